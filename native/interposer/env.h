@@ -1,0 +1,25 @@
+/* The only reader of environment variables in the library. Read once, at the first CUDA call. */
+#ifndef NVS_ENV_H
+#define NVS_ENV_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct nvs_env {
+	char socket_path[108]; /* NVSHARE_SOCK, else $XDG_RUNTIME_DIR/nvshare/scheduler.sock if there, else the system one */
+	uint64_t mem_limit;    /* NVSHARE_GPU_MEMORY_LIMIT in bytes, 0 for none */
+	uint32_t core_limit;   /* NVSHARE_GPU_CORE_LIMIT in percent, 0 for none */
+	uint32_t priority;     /* NVSHARE_PRIORITY: 1 for high */
+	bool require;          /* NVSHARE_REQUIRE */
+	bool debug;            /* NVSHARE_DEBUG */
+	char pod_name[256];    /* NVSHARE_POD_NAME, else HOSTNAME when in a pod */
+	char pod_namespace[64];
+};
+
+/* Valid from the first call on; later calls return the same. A bad value is named in one warning and its default used. */
+const struct nvs_env *nvs_env(void);
+
+/* "4Gi", "4GiB", "4G", "4GB", "512Mi", bytes. False when it does not parse or overflows. */
+bool nvs_parse_size(const char *text, uint64_t *bytes);
+
+#endif

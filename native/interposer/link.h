@@ -1,0 +1,37 @@
+/* The link: the one thread that talks to the scheduler. It never needs the GIL, the driver's locks or a lock that an
+ * application thread holds while it waits. Without a scheduler every call here answers as if there were no limits but the
+ * environment's own. */
+#ifndef NVS_LINK_H
+#define NVS_LINK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+/* A context was (or is about to be) made on this device: connect and register, or attach a further GPU. Blocks until the
+ * scheduler answered, at most about two seconds. Cheap when the device is attached already. CUDA_SUCCESS, or
+ * CUDA_ERROR_SYSTEM_NOT_READY when NVSHARE_REQUIRE is set and there is no scheduler. */
+CUresult nvs_link_attach(CUdevice device);
+
+/* Ask for bytes on an attached device. CUDA_SUCCESS: they count as allocated from now on, or until nvs_link_release.
+ * CUDA_ERROR_OUT_OF_MEMORY: over the quota or the card. Blocks for one round trip, longer when told to wait. */
+CUresult nvs_link_request(CUdevice device, uint64_t bytes);
+void nvs_link_release(CUdevice device, uint64_t bytes);
+
+/* This process's allocated bytes on the device, as asked and released above, and which of them cannot be moved. */
+uint64_t nvs_link_allocated(CUdevice device);
+void nvs_link_pinned(CUdevice device, int64_t delta);
+
+/* The size of the card this task sees: its quota, else the declared card, else 0 (no answer: ask the driver). */
+uint64_t nvs_link_card(CUdevice device);
+/* Like nvs_link_card by UUID text ("GPU-..."), for NVML; also the allocated bytes. False when not attached. */
+bool nvs_link_view(const char *uuid, uint64_t *card, uint64_t *allocated);
+
+/* A submitting thread found the gate shut: ask for the turn (once). Returns at once; the gate's futex tells the rest. */
+void nvs_link_want(void);
+
+/* After fork, in the child: closes the socket, forgets everything. */
+void nvs_link_after_fork(void);
+
+#endif

@@ -1,0 +1,117 @@
+"""What a scheduler wants done. The shell (daemon or model) carries commands out in order and never decides anything."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from nvshare.core.settings import DenyReason
+
+
+@dataclass(frozen=True)
+class Command:
+    pass
+
+
+@dataclass(frozen=True)
+class SchedOn(Command):
+    client: int
+
+
+@dataclass(frozen=True)
+class SchedOff(Command):
+    client: int
+
+
+@dataclass(frozen=True)
+class Grant(Command):
+    """LOCK_OK. Issued again with the same number when only its terms change."""
+
+    client: int
+    gpu: str
+    grant: int
+    exclusive: bool = False
+    contended: bool = False
+    quantum: float | None = None  # seconds; None: until told
+    running: int = 1
+
+
+@dataclass(frozen=True)
+class Drop(Command):
+    """DROP_LOCK."""
+
+    client: int
+    gpu: str
+    grant: int
+    deadline: float
+
+
+@dataclass(frozen=True)
+class GrantMemory(Command):
+    client: int
+    gpu: str
+    request: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class HoldMemory(Command):
+    """WAIT_FOR_MEM: the answer comes later."""
+
+    client: int
+    gpu: str
+    request: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class DenyMemory(Command):
+    client: int
+    gpu: str
+    request: int
+    bytes: int
+    limit: int
+    reason: DenyReason
+
+
+@dataclass(frozen=True)
+class SetLimit(Command):
+    """UPDATE_LIMIT: the group's memory quota on this GPU (None: none) and the declared card."""
+
+    client: int
+    gpu: str
+    mem_limit: int | None
+    card: int
+
+
+@dataclass(frozen=True)
+class SetCoreLimit(Command):
+    client: int
+    percent: int
+
+
+@dataclass(frozen=True)
+class Expel(Command):
+    """The client broke the rules; its connection is closed with this reason."""
+
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class WakeAt(Command):
+    """Send ``TimerFired`` at this time. A later one replaces an earlier one."""
+
+    at: float | None
+
+
+class Level(enum.Enum):
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARN = "WARN"
+
+
+@dataclass(frozen=True)
+class Log(Command):
+    level: Level
+    text: str

@@ -1,0 +1,168 @@
+"""What can happen to a scheduler. Every change of its state begins with one of these; time comes in with the event.
+
+Times are seconds on any clock that only goes forward; sizes are bytes; a GPU is named by its UUID.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nvshare.core.settings import Mode, Priority, SwitchTime
+
+
+@dataclass(frozen=True)
+class Event:
+    now: float
+
+
+@dataclass(frozen=True)
+class GpuAdded(Event):
+    """A card (or MIG instance) of this node. ``total`` is what the driver says it has."""
+
+    gpu: str
+    total: int
+    name: str = ""
+    declared: int | None = None  # what all tasks together may allocate; None: total less reserve and contexts
+
+
+@dataclass(frozen=True)
+class HeldGpu:
+    """A GPU that a client uses, and what it says it already holds there (not zero only when it registers again)."""
+
+    gpu: str
+    allocated: int = 0
+    resident: int = 0
+    grant: int = 0
+
+
+@dataclass(frozen=True)
+class ClientRegistered(Event):
+    """A process made its first context. ``group`` is whom the kernel says it belongs to: the owner of its quotas."""
+
+    client: int
+    group: str  # "pod:<uid>", "run:<id>", "process:<pid>"
+    gpus: tuple[HeldGpu, ...]
+    pid: int = 0
+    name: str = ""
+    pod_name: str = ""
+    pod_namespace: str = ""
+    can_swap: bool = False
+    mem_limit: int | None = None  # start values from the environment, used where the group has none
+    core_limit: int | None = None
+    priority: Priority = Priority.NORMAL
+
+
+@dataclass(frozen=True)
+class GpuAttached(Event):
+    """A registered process made a context on further GPUs."""
+
+    client: int
+    gpus: tuple[HeldGpu, ...]
+
+
+@dataclass(frozen=True)
+class ClientGone(Event):
+    """The process ended or its connection broke."""
+
+    client: int
+
+
+@dataclass(frozen=True)
+class LockRequested(Event):
+    client: int
+    gpu: str
+    need: int
+
+
+@dataclass(frozen=True)
+class LockReleased(Event):
+    client: int
+    gpu: str
+    grant: int
+    stuck: bool = False  # the drain passed its deadline: the client's work still runs
+    drain: float = 0.0  # seconds the drain took
+
+
+@dataclass(frozen=True)
+class MemoryRequested(Event):
+    client: int
+    gpu: str
+    request: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryUpdated(Event):
+    """``released`` is cumulative since registration: allocated = granted - released."""
+
+    client: int
+    gpu: str
+    released: int
+    resident: int
+    host: int = 0
+    pinned: int = 0
+
+
+@dataclass(frozen=True)
+class ContextMeasured(Event):
+    """What NVML says a client's process takes on a card beyond what it allocated."""
+
+    client: int
+    gpu: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class UsageReported(Event):
+    """Counters of one client on one GPU, cumulative since registration (the window: now)."""
+
+    client: int
+    gpu: str
+    occupied: float  # seconds with unfinished work on the GPU
+    submissions: int
+    window: int
+    swapped_out: int = 0
+    swapped_in: int = 0
+
+
+@dataclass(frozen=True)
+class SettingsChanged(Event):
+    """An operator's change; None leaves a setting as it is."""
+
+    mode: Mode | None = None
+    anti_thrash: bool | None = None
+    switch_time: SwitchTime | None = None
+    quantum: float | None = None
+    max_runtime: float | None = None
+
+
+@dataclass(frozen=True)
+class GroupOpened(Event):
+    """``nvshare run``, a lease or a pod: an owner of quotas that outlives its processes."""
+
+    group: str
+    label: str = ""
+    mem_limit: int | None = None
+    core_limit: int | None = None
+    priority: Priority | None = None
+
+
+@dataclass(frozen=True)
+class GroupClosed(Event):
+    group: str
+
+
+@dataclass(frozen=True)
+class LimitsChanged(Event):
+    """An operator's change of one group's quotas. Fields named in ``clear`` go back to their default."""
+
+    group: str
+    mem_limit: int | None = None
+    core_limit: int | None = None
+    priority: Priority | None = None
+    clear: frozenset[str] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True)
+class TimerFired(Event):
+    """The time of an earlier ``WakeAt`` has come (or any other moment: a timer that fires early does no harm)."""

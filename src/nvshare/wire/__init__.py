@@ -1,0 +1,1 @@
+"""The wire protocol: messages and codec. Knows no sockets."""

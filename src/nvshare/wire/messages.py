@@ -1,0 +1,493 @@
+"""Every message that crosses the scheduler's socket, defined once for Python.
+
+``native/include/nvshare_protocol.h`` is the same definition for C; ``tests/integration/test_protocol_layout.py`` compiles
+that header and proves the two equal byte for byte. Values 1 to 14 are names that users already know; ours begin at 15.
+
+All integers are little-endian and naturally aligned; text is UTF-8 in fixed fields padded with zero bytes. A receiver
+ignores bytes beyond the fields it knows, so a later minor release may append fields without a new version.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+MAGIC = 0x4853564E  # "NVSH" as little-endian bytes
+VERSION = 1
+HEADER = struct.Struct("<IHHII")  # magic, version, type, payload length, sequence
+MAX_REQUEST = 64 * 1024  # largest payload the scheduler accepts
+MAX_REPLY = 16 * 1024 * 1024  # largest payload a client accepts (status of a full node)
+MAX_GPUS = 16  # GPUs one process may attach
+ALL_GPUS = 0xFFFFFFFF
+
+
+class MessageType(enum.IntEnum):
+    REGISTER = 1
+    SCHED_ON = 2
+    SCHED_OFF = 3
+    REQ_LOCK = 4
+    LOCK_OK = 5
+    DROP_LOCK = 6
+    LOCK_RELEASED = 7
+    SET_TQ = 8
+    MEM_UPDATE = 9
+    WAIT_FOR_MEM = 10
+    MEM_AVAILABLE = 11
+    PREPARE_SWAP_OUT = 12
+    UPDATE_LIMIT = 13
+    UPDATE_CORE_LIMIT = 14
+    REFUSED = 15
+    ATTACH = 16
+    MEM_REQUEST = 17
+    MEM_DENIED = 18
+    USAGE = 19
+    CONTROL = 20
+    CONTROL_REPLY = 21
+
+
+class ReleaseReason(enum.IntEnum):
+    """Why a client gave up its grant."""
+
+    TOLD = 0  # DROP_LOCK
+    IDLE = 1  # nothing submitted or running for a while, and others wait
+    ENDED = 2  # the quantum that came with the grant is over
+    STUCK = 3  # the drain passed its deadline; the client's work is still running
+
+
+class DenyReason(enum.IntEnum):
+    """Why memory was denied."""
+
+    QUOTA = 1
+    CARD = 2
+    HOST = 3
+
+
+class RefusalCode(enum.IntEnum):
+    VERSION = 1
+    MALFORMED = 2
+    UNKNOWN_GPU = 3
+    LIMIT = 4
+
+
+FLAG_CAN_SWAP = 1  # REGISTER: the client can move its memory to the host
+FLAG_EXCLUSIVE = 1  # LOCK_OK: nobody else runs on this GPU; keep little work in flight so that a drain is short
+FLAG_CONTENDED = 2  # LOCK_OK: others wait; release as soon as idle
+
+_TEXT_ENCODING = "utf-8"
+
+
+class Message:
+    """Base of all messages. ``LAYOUT`` names the struct code of each field, in order."""
+
+    TYPE: ClassVar[MessageType]
+    LAYOUT: ClassVar[tuple[tuple[str, str], ...]]
+    STRUCT: ClassVar[struct.Struct]
+    TEXT: ClassVar[frozenset[str]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "LAYOUT" in cls.__dict__:
+            cls.STRUCT = struct.Struct("<" + "".join(code for _, code in cls.LAYOUT))
+            cls.TEXT = frozenset(name for name, code in cls.LAYOUT if code.endswith("s"))
+
+    def pack(self) -> bytes:
+        """The payload, without the frame header."""
+        values: list[Any] = []
+        for name, _ in self.LAYOUT:
+            value = getattr(self, name)
+            values.append(value.encode(_TEXT_ENCODING) if name in self.TEXT else value)
+        return self.STRUCT.pack(*values)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Message:
+        """Read a payload of at least the known size; ``struct.error`` or ``UnicodeDecodeError`` when it is not one."""
+        values = cls.STRUCT.unpack_from(payload)
+        return cls(**cls._decode(values))
+
+    @classmethod
+    def _decode(cls, values: tuple[Any, ...]) -> dict[str, Any]:
+        return {
+            name: value.split(b"\0", 1)[0].decode(_TEXT_ENCODING) if name in cls.TEXT else value
+            for (name, _), value in zip(cls.LAYOUT, values, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class GpuEntry:
+    """One GPU of a client, repeated at the end of REGISTER and ATTACH. Its place is the ``gpu`` index of all later messages."""
+
+    uuid: str
+    allocated: int = 0  # bytes held now (not zero only when a client registers again)
+    resident: int = 0
+    grant: int = 0  # grant number still held, 0 for none
+
+    LAYOUT: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("uuid", "48s"),
+        ("allocated", "Q"),
+        ("resident", "Q"),
+        ("grant", "Q"),
+    )
+    STRUCT: ClassVar[struct.Struct] = struct.Struct("<48sQQQ")
+
+    def pack(self) -> bytes:
+        return self.STRUCT.pack(self.uuid.encode("ascii"), self.allocated, self.resident, self.grant)
+
+    @classmethod
+    def unpack(cls, payload: bytes, offset: int) -> GpuEntry:
+        uuid, allocated, resident, grant = cls.STRUCT.unpack_from(payload, offset)
+        return cls(uuid.split(b"\0", 1)[0].decode("ascii"), allocated, resident, grant)
+
+
+class _WithGpus(Message):
+    """A message that ends with ``gpu_count`` entries."""
+
+    gpus: tuple[GpuEntry, ...]
+
+    def pack(self) -> bytes:
+        if not 0 < len(self.gpus) <= MAX_GPUS:
+            raise ValueError(f"between 1 and {MAX_GPUS} GPUs, not {len(self.gpus)}")
+        return super().pack() + b"".join(gpu.pack() for gpu in self.gpus)
+
+    @property
+    def gpu_count(self) -> int:
+        return len(self.gpus)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Message:
+        decoded = cls._decode(cls.STRUCT.unpack_from(payload))
+        count = decoded.pop("gpu_count")
+        if not 0 < count <= MAX_GPUS:
+            raise ValueError(f"between 1 and {MAX_GPUS} GPUs, not {count}")
+        step = GpuEntry.STRUCT.size
+        decoded["gpus"] = tuple(GpuEntry.unpack(payload, cls.STRUCT.size + step * i) for i in range(count))
+        return cls(**decoded)
+
+
+@dataclass(frozen=True)
+class Register(_WithGpus):
+    """Client to scheduler, once per connection, when the process creates its first CUDA context.
+
+    Names and limits are what the process says of itself (its environment); the scheduler believes the kernel instead
+    where the two differ, and a limit from here never raises one set by an operator.
+    """
+
+    gpus: tuple[GpuEntry, ...]
+    previous_id: int = 0  # id from an earlier connection of the same process, 0 for none
+    mem_limit: int = 0  # bytes, 0 for none
+    core_limit: int = 0  # percent, 0 for none
+    priority: int = 0  # 0 normal, 1 high
+    flags: int = 0
+    name: str = ""
+    pod_name: str = ""
+    pod_namespace: str = ""
+    library: str = ""
+
+    TYPE = MessageType.REGISTER
+    LAYOUT = (
+        ("previous_id", "Q"),
+        ("mem_limit", "Q"),
+        ("core_limit", "I"),
+        ("priority", "I"),
+        ("flags", "I"),
+        ("gpu_count", "I"),
+        ("name", "32s"),
+        ("pod_name", "256s"),
+        ("pod_namespace", "64s"),
+        ("library", "16s"),
+    )
+
+
+@dataclass(frozen=True)
+class SchedOn(Message):
+    """Scheduler to client: you are registered under this id, and your work is scheduled."""
+
+    client_id: int
+    flags: int = 0
+    reserved: int = 0
+
+    TYPE = MessageType.SCHED_ON
+    LAYOUT = (("client_id", "Q"), ("flags", "I"), ("reserved", "I"))
+
+
+@dataclass(frozen=True)
+class SchedOff(Message):
+    """Scheduler to client: anti-thrash is off; run freely. From nvsharectl: switch it off."""
+
+    client_id: int = 0
+    flags: int = 0
+    reserved: int = 0
+
+    TYPE = MessageType.SCHED_OFF
+    LAYOUT = (("client_id", "Q"), ("flags", "I"), ("reserved", "I"))
+
+
+@dataclass(frozen=True)
+class ReqLock(Message):
+    """Client to scheduler: I have work for this GPU and need so many bytes resident to do it."""
+
+    gpu: int
+    flags: int = 0
+    need: int = 0
+
+    TYPE = MessageType.REQ_LOCK
+    LAYOUT = (("gpu", "I"), ("flags", "I"), ("need", "Q"))
+
+
+@dataclass(frozen=True)
+class LockOk(Message):
+    """Scheduler to client: run. Sent again with the same grant number when its terms change."""
+
+    gpu: int
+    grant: int
+    flags: int = 0
+    quantum_ms: int = 0  # the client ends its own turn after this; 0: when told
+    running: int = 1
+
+    TYPE = MessageType.LOCK_OK
+    LAYOUT = (("gpu", "I"), ("flags", "I"), ("grant", "Q"), ("quantum_ms", "I"), ("running", "I"))
+
+
+@dataclass(frozen=True)
+class DropLock(Message):
+    """Scheduler to client: stop submitting, drain, answer LOCK_RELEASED within the deadline."""
+
+    gpu: int
+    grant: int
+    deadline_ms: int = 0
+
+    TYPE = MessageType.DROP_LOCK
+    LAYOUT = (("gpu", "I"), ("deadline_ms", "I"), ("grant", "Q"))
+
+
+@dataclass(frozen=True)
+class LockReleased(Message):
+    """Client to scheduler: my work on this GPU is drained (or, STUCK, could not be)."""
+
+    gpu: int
+    grant: int
+    reason: int = 0
+    occupied_us: int = 0
+    drain_us: int = 0
+
+    TYPE = MessageType.LOCK_RELEASED
+    LAYOUT = (("gpu", "I"), ("reason", "I"), ("grant", "Q"), ("occupied_us", "Q"), ("drain_us", "Q"))
+
+
+@dataclass(frozen=True)
+class SetTq(Message):
+    """nvsharectl to scheduler: fixed quantum in seconds."""
+
+    seconds: int
+    reserved: int = 0
+
+    TYPE = MessageType.SET_TQ
+    LAYOUT = (("seconds", "I"), ("reserved", "I"))
+
+
+@dataclass(frozen=True)
+class MemUpdate(Message):
+    """Client to scheduler: what became of the memory it was granted.
+
+    ``released`` only grows (bytes given back since registration), so that it cannot race with grants under way:
+    what a client has allocated is what it was granted less what it released.
+    """
+
+    gpu: int
+    released: int
+    resident: int
+    host: int = 0
+    pinned: int = 0  # part of resident that cannot be moved
+    reserved: int = 0
+
+    TYPE = MessageType.MEM_UPDATE
+    LAYOUT = (("gpu", "I"), ("reserved", "I"), ("released", "Q"), ("resident", "Q"), ("host", "Q"), ("pinned", "Q"))
+
+
+@dataclass(frozen=True)
+class WaitForMem(Message):
+    """Scheduler to client: your request must wait; MEM_AVAILABLE or MEM_DENIED follows."""
+
+    gpu: int
+    request: int
+    bytes: int
+
+    TYPE = MessageType.WAIT_FOR_MEM
+    LAYOUT = (("gpu", "I"), ("request", "I"), ("bytes", "Q"))
+
+
+@dataclass(frozen=True)
+class MemAvailable(Message):
+    """Scheduler to client: your request is granted."""
+
+    gpu: int
+    request: int
+    bytes: int
+
+    TYPE = MessageType.MEM_AVAILABLE
+    LAYOUT = (("gpu", "I"), ("request", "I"), ("bytes", "Q"))
+
+
+@dataclass(frozen=True)
+class PrepareSwapOut(Message):
+    """Scheduler to client: copy so many bytes to the host early, while others compute."""
+
+    gpu: int
+    bytes: int
+    flags: int = 0
+
+    TYPE = MessageType.PREPARE_SWAP_OUT
+    LAYOUT = (("gpu", "I"), ("flags", "I"), ("bytes", "Q"))
+
+
+@dataclass(frozen=True)
+class UpdateLimit(Message):
+    """Scheduler to client: the memory quota of your group on this GPU, what is left of it, and the declared card."""
+
+    gpu: int
+    mem_limit: int  # bytes, 0 for none
+    card: int  # bytes all tasks together may allocate
+    reserved: int = 0
+
+    TYPE = MessageType.UPDATE_LIMIT
+    LAYOUT = (("gpu", "I"), ("reserved", "I"), ("mem_limit", "Q"), ("card", "Q"))
+
+
+@dataclass(frozen=True)
+class UpdateCoreLimit(Message):
+    """Scheduler to client: your compute quota in percent of one GPU."""
+
+    percent: int
+    gpu: int = ALL_GPUS
+
+    TYPE = MessageType.UPDATE_CORE_LIMIT
+    LAYOUT = (("gpu", "I"), ("percent", "I"))
+
+
+@dataclass(frozen=True)
+class Refused(Message):
+    """Scheduler to client, last message before it hangs up. Its layout never changes, so that any version can read it."""
+
+    code: int
+    reason: str
+    version: int = VERSION
+
+    TYPE = MessageType.REFUSED
+    LAYOUT = (("version", "I"), ("code", "I"), ("reason", "256s"))
+
+
+@dataclass(frozen=True)
+class Attach(_WithGpus):
+    """Client to scheduler: I now use these GPUs too (appended to the list of REGISTER)."""
+
+    gpus: tuple[GpuEntry, ...]
+    reserved: int = 0
+
+    TYPE = MessageType.ATTACH
+    LAYOUT = (("gpu_count", "I"), ("reserved", "I"))
+
+
+@dataclass(frozen=True)
+class MemRequest(Message):
+    """Client to scheduler: may I allocate so many bytes on this GPU?"""
+
+    gpu: int
+    request: int
+    bytes: int
+
+    TYPE = MessageType.MEM_REQUEST
+    LAYOUT = (("gpu", "I"), ("request", "I"), ("bytes", "Q"))
+
+
+@dataclass(frozen=True)
+class MemDenied(Message):
+    """Scheduler to client: no; the application gets the CUDA out-of-memory error."""
+
+    gpu: int
+    request: int
+    bytes: int
+    limit: int
+    reason: int
+    reserved: int = 0
+
+    TYPE = MessageType.MEM_DENIED
+    LAYOUT = (("gpu", "I"), ("request", "I"), ("bytes", "Q"), ("limit", "Q"), ("reason", "I"), ("reserved", "I"))
+
+
+@dataclass(frozen=True)
+class Usage(Message):
+    """Client to scheduler: counters of this GPU, all but the window cumulative since registration."""
+
+    gpu: int
+    window: int  # pending-kernel window now
+    occupied_us: int
+    submissions: int
+    swapped_out: int = 0
+    swapped_in: int = 0
+
+    TYPE = MessageType.USAGE
+    LAYOUT = (
+        ("gpu", "I"),
+        ("window", "I"),
+        ("occupied_us", "Q"),
+        ("submissions", "Q"),
+        ("swapped_out", "Q"),
+        ("swapped_in", "Q"),
+    )
+
+
+@dataclass(frozen=True)
+class _Json(Message):
+    body: bytes
+
+    LAYOUT = ()
+
+    def pack(self) -> bytes:
+        return self.body
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Message:
+        return cls(bytes(payload))
+
+
+@dataclass(frozen=True)
+class Control(_Json):
+    """nvsharectl (or ``nvshare run``) to scheduler: a JSON object with ``op``; see docs/protocol.md."""
+
+    TYPE = MessageType.CONTROL
+
+
+@dataclass(frozen=True)
+class ControlReply(_Json):
+    """Scheduler to nvsharectl: a JSON object with ``ok`` and either the result or ``error``."""
+
+    TYPE = MessageType.CONTROL_REPLY
+
+
+BY_TYPE: dict[int, type[Message]] = {
+    cls.TYPE: cls
+    for cls in (
+        Register,
+        SchedOn,
+        SchedOff,
+        ReqLock,
+        LockOk,
+        DropLock,
+        LockReleased,
+        SetTq,
+        MemUpdate,
+        WaitForMem,
+        MemAvailable,
+        PrepareSwapOut,
+        UpdateLimit,
+        UpdateCoreLimit,
+        Refused,
+        Attach,
+        MemRequest,
+        MemDenied,
+        Usage,
+        Control,
+        ControlReply,
+    )
+}
