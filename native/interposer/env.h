@@ -6,7 +6,8 @@
 #include <stdint.h>
 
 struct nvs_env {
-	char socket_path[108]; /* NVSHARE_SOCK, else $XDG_RUNTIME_DIR/nvshare/scheduler.sock if there, else the system one */
+	char socket_path[108]; /* NVSHARE_SOCK; else the system's if there; else the user's own (as config.py's
+				  find_socket) */
 	uint64_t mem_limit;    /* NVSHARE_GPU_MEMORY_LIMIT in bytes, 0 for none */
 	uint32_t core_limit;   /* NVSHARE_GPU_CORE_LIMIT in percent, 0 for none */
 	uint32_t priority;     /* NVSHARE_PRIORITY: 1 for high */
@@ -16,10 +17,12 @@ struct nvs_env {
 	char pod_namespace[64];
 };
 
-/* Valid from the first call on; later calls return the same. A bad value is named in one warning and its default used. */
+/* Valid from the first call on; later calls return the same. A bad value is named in one warning and its default used.
+ */
 const struct nvs_env *nvs_env(void);
 
-/* "4Gi", "4GiB", "4G", "4GB", "512Mi", bytes. False when it does not parse or overflows. */
+/* "4Gi", "4GiB", "4G", "4GB", "1.5Gi", "512Mi", bytes; as config.py's parse_size. False when it does not parse, is
+ * zero, or is larger than 2^63-1. */
 bool nvs_parse_size(const char *text, uint64_t *bytes);
 
 #endif

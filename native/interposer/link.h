@@ -1,6 +1,6 @@
 /* The link: the one thread that talks to the scheduler. It never needs the GIL, the driver's locks or a lock that an
- * application thread holds while it waits. Without a scheduler every call here answers as if there were no limits but the
- * environment's own. */
+ * application thread holds while it waits. Without a scheduler every call here answers as if there were no limits but
+ * the environment's own. */
 #ifndef NVS_LINK_H
 #define NVS_LINK_H
 
@@ -9,8 +9,8 @@
 
 #include "cuda_abi.h"
 
-/* A context was (or is about to be) made on this device: connect and register, or attach a further GPU. Blocks until the
- * scheduler answered, at most about two seconds. Cheap when the device is attached already. CUDA_SUCCESS, or
+/* A context was (or is about to be) made on this device: connect and register, or attach a further GPU. Blocks until
+ * the scheduler answered, at most about two seconds. Cheap when the device is attached already. CUDA_SUCCESS, or
  * CUDA_ERROR_SYSTEM_NOT_READY when NVSHARE_REQUIRE is set and there is no scheduler. */
 CUresult nvs_link_attach(CUdevice device);
 
@@ -28,8 +28,12 @@ uint64_t nvs_link_card(CUdevice device);
 /* Like nvs_link_card by UUID text ("GPU-..."), for NVML; also the allocated bytes. False when not attached. */
 bool nvs_link_view(const char *uuid, uint64_t *card, uint64_t *allocated);
 
-/* A submitting thread found the gate shut: ask for the turn (once). Returns at once; the gate's futex tells the rest. */
+/* A submitting thread found the gate shut: ask for the turn (once). Returns at once; the gate's futex tells the rest.
+ */
 void nvs_link_want(void);
+
+/* A submission is being measured: the link thread wakes up and follows. Cheap when it is awake. */
+void nvs_link_active(void);
 
 /* After fork, in the child: closes the socket, forgets everything. */
 void nvs_link_after_fork(void);

@@ -1,5 +1,6 @@
-/* Metering: how long this process's work occupies its GPUs, estimated from sampled submissions that are bracketed by two
- * events, about one sample per millisecond of GPU time, never in a capturing stream. */
+/* Metering: how long this process's work occupies its GPUs, estimated from sampled submissions that are bracketed by
+ * two events, about one sample per millisecond of GPU time, never while a stream captures. From the same samples comes
+ * the pace: how many submissions may be in flight while the gate is PACED. */
 #ifndef NVS_METER_H
 #define NVS_METER_H
 
@@ -7,22 +8,48 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "gate.h"
+
+#define NVS_WINDOW_MAX 1024u
 
 struct nvs_usage_counters {
 	uint64_t occupied_us; /* cumulative */
 	uint64_t submissions; /* cumulative */
-	uint32_t window;      /* submissions that may be in flight while paced */
+	uint32_t window;      /* submissions that may be in flight; NVS_WINDOW_MAX while free-running */
 };
 
 /* Called by the link thread now and then; reaps finished samples. */
 void nvs_meter_poll(void);
+bool nvs_meter_pending(void); /* samples under way? */
 void nvs_meter_usage(CUdevice device, struct nvs_usage_counters *out);
 
-/* Streams and captures, told by the hooks. */
-void nvs_stream_created(CUstream stream);
-void nvs_stream_destroyed(CUstream stream);
-void nvs_capture_began(void);
-void nvs_capture_ended(void);
+/* The process is about to exit: the driver may vanish, so the link thread leaves it alone from now on. */
+void nvs_meter_stop(void);
+
+/* Contexts, told by contexts.c: after the driver made one, and before it destroys one. Streams made in a context that
+ * was never announced are tracked all the same. */
+void nvs_context_created(CUcontext context, CUdevice device);
 void nvs_context_destroyed(CUcontext context);
+
+/* ---- for gate.c ---- */
+
+/* The flag is raised and this submission is the one to measure: begin a sample. NVS_MEASURED, or 0 when it cannot be
+ * measured now. Chooses the next one to measure either way. */
+uint32_t nvs_meter_begin(struct nvs_thread *self, CUstream stream);
+void nvs_meter_end(struct nvs_thread *self, CUstream stream);
+
+/* May this submission go, while PACED? NULL: yes, and *duty is what leave has to do (NVS_MARKER or 0). Else: lower the
+ * flag, call nvs_pace_wait with it, come back. */
+struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32_t *duty);
+void nvs_pace_wait(struct nvs_pace *pace);
+void nvs_pace_mark(struct nvs_thread *self, CUstream stream);
+
+/* Submissions that may be in flight on the device while PACED. */
+uint32_t nvs_meter_window(CUdevice device);
+
+/* Work in flight to aim for while PACED. */
+void nvs_pace_set_budget(uint64_t budget_us);
+
+void nvs_meter_after_fork(void);
 
 #endif

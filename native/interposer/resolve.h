@@ -19,6 +19,13 @@ struct nvs_real {
 /* Real driver functions. An entry is NULL when the driver has no such symbol. Valid after nvs_resolve_driver() returned true. */
 extern struct nvs_real nvs_real;
 
+/* The same for NVML, from nvml_hooks.def. Valid after nvs_resolve_nvml() returned true. */
+struct nvs_real_nvml {
+#define NVML_FUNCTION(ret, name, params) ret(*name) params;
+#include "nvml_hooks.def"
+};
+extern struct nvs_real_nvml nvs_nvml;
+
 /* Find the real libcuda (once). False when there is none. Safe from any thread, from inside another library's constructor,
  * and before our own initialisation. */
 bool nvs_resolve_driver(void);
@@ -31,6 +38,11 @@ void *nvs_wrapper_for(void *real);
 #define NVS_SUBMIT(name, params, args, stream) NVS_EXPORT CUresult name params;
 #define NVS_HOOK(name, params, args) NVS_EXPORT CUresult name params;
 #include "hooks.def"
+#define NVML_HOOK(name, params, args) NVS_EXPORT nvmlReturn_t name params;
+#include "nvml_hooks.def"
+
+/* After fork, in the child. */
+void nvs_resolve_after_fork(void);
 
 /* The real dlsym, found in the C library itself. */
 void *nvs_real_dlsym(void *handle, const char *name);

@@ -25,20 +25,20 @@ class SchedOff(Command):
 
 @dataclass(frozen=True)
 class Grant(Command):
-    """LOCK_OK. Issued again with the same number when only its terms change."""
+    """LOCK_OK. Issued again with the same number when only its terms change, or when the client asks for what it has."""
 
     client: int
     gpu: str
     grant: int
     exclusive: bool = False
     contended: bool = False
-    quantum: float | None = None  # seconds; None: until told
+    quantum: float | None = None  # seconds from the first grant with this number, while contended; None: until told
     running: int = 1
 
 
 @dataclass(frozen=True)
 class Drop(Command):
-    """DROP_LOCK."""
+    """DROP_LOCK. The deadline is in seconds from now."""
 
     client: int
     gpu: str
@@ -92,7 +92,7 @@ class SetCoreLimit(Command):
 
 @dataclass(frozen=True)
 class Expel(Command):
-    """The client broke the rules; its connection is closed with this reason."""
+    """The client broke the rules; its connection is closed with this reason. The scheduler has forgotten it already."""
 
     client: int
     reason: str

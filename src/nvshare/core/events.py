@@ -69,6 +69,8 @@ class ClientGone(Event):
 
 @dataclass(frozen=True)
 class LockRequested(Event):
+    """The client has work and no grant. Its GPUs form a gang: asking for one of them asks for all it has attached."""
+
     client: int
     gpu: str
     need: int

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+QUANTUM_MIN = 1.0  # seconds; a fixed quantum lies between this and max_runtime
+MAX_RUNTIME_MIN = 10.0  # seconds
+SIZE_MAX = 1 << 56  # bytes; no card, host or quota is larger, so a larger figure is a mistake or a lie
 
 
 class Mode(enum.Enum):
@@ -39,3 +43,34 @@ class Settings:
     reserve_percent: int = 0  # part of each card kept free
     drain_deadline: float = 10.0  # seconds a client has to drain before it counts as stuck
     compute_window: float = 2.0
+
+    def changed(
+        self,
+        *,
+        mode: Mode | None = None,
+        anti_thrash: bool | None = None,
+        switch_time: SwitchTime | None = None,
+        quantum: float | None = None,
+        max_runtime: float | None = None,
+    ) -> Settings:
+        """These settings with an operator's changes; None leaves one as it is, a quantum alone makes it the fixed one.
+
+        ``ValueError`` names the value and the allowed range.
+        """
+        longest = self.max_runtime if max_runtime is None else max_runtime
+        if not MAX_RUNTIME_MIN <= longest < float("inf"):
+            raise ValueError(f"max runtime {longest:g} s is not allowed: {MAX_RUNTIME_MIN:g} s or more")
+        if quantum is not None and not QUANTUM_MIN <= quantum <= longest:
+            raise ValueError(
+                f"quantum {quantum:g} s is not allowed: {QUANTUM_MIN:g} to {longest:g} s (the max runtime per task)"
+            )
+        if quantum is not None and switch_time is None:
+            switch_time = SwitchTime.FIXED
+        return replace(
+            self,
+            mode=self.mode if mode is None else mode,
+            anti_thrash=self.anti_thrash if anti_thrash is None else anti_thrash,
+            switch_time=self.switch_time if switch_time is None else switch_time,
+            quantum=self.quantum if quantum is None else quantum,
+            max_runtime=longest,
+        )

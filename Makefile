@@ -1,0 +1,67 @@
+# Everything is set up in .venv and build/ inside this tree. `make help` lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+NATIVE := build/native
+SYSTEM_CMAKE := $(shell command -v cmake 2>/dev/null)
+CMAKE := $(or $(SYSTEM_CMAKE),$(BIN)/cmake)
+JOBS ?= $(shell nproc)
+C_FILES = $(shell git ls-files -co --exclude-standard 'native/*.c' 'native/*.h' 'tests/native/*.c')
+PY_DIRS := src tests benchmarks tools examples
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format native bench soak wheel clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml tools/bootstrap.sh
+	@sh tools/bootstrap.sh $(PYTHON) $(VENV)
+	@touch $@
+
+# On a machine with CMake the native part needs nothing else; without it, CMake comes with the virtual environment.
+native: $(if $(SYSTEM_CMAKE),,$(READY)) ## build libnvshare.so and the simulated driver into build/native
+	@mkdir -p build
+	@$(CMAKE) -S . -B $(NATIVE) > build/cmake.log 2>&1 || { cat build/cmake.log; exit 1; }
+	@$(CMAKE) --build $(NATIVE) -j $(JOBS) -- --no-print-directory
+
+demo: $(READY) native ## a short demonstration, on simulated GPUs where there is no real one
+	@$(BIN)/nvshare demo --json build/demo.json
+
+test: $(READY) native ## all tests that need no GPU and no cluster
+	$(BIN)/pytest -n $(JOBS) -m "not simulated and not sanitizer"
+	$(BIN)/pytest -m simulated
+	$(BIN)/pytest -m sanitizer
+
+lint: $(READY) ## ruff, mypy strict, import contract, clang-format
+	$(BIN)/ruff check $(PY_DIRS)
+	$(BIN)/ruff format --check $(PY_DIRS)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+
+format: $(READY) ## put code into the house format
+	$(BIN)/ruff check --fix $(PY_DIRS)
+	$(BIN)/ruff format $(PY_DIRS)
+	$(BIN)/clang-format -i $(C_FILES)
+
+bench: $(READY) native ## the published table, in the model and simulated; scale and launch cost
+	$(BIN)/nvshare bench mission --model 2xT4
+	$(BIN)/nvshare bench mission --sim 2xT4 --speed 10
+	$(BIN)/python benchmarks/core_events.py
+	$(BIN)/python benchmarks/daemon_scale.py
+	$(BIN)/python benchmarks/launch_cost.py
+
+soak: $(READY) native ## long random runs: 100,000 event sequences, a million frames
+	$(BIN)/python tests/soak/core_sequences.py --sequences 100000 --seed 1
+	NVSHARE_SOAK=1 $(BIN)/pytest --timeout 1800 tests/unit/daemon tests/integration/daemon
+
+wheel: $(READY) ## build the wheel into dist/
+	$(BIN)/pip install -q build
+	$(BIN)/python -m build --wheel --outdir dist .
+
+clean: ## remove everything that was built, .venv too
+	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,126 @@
+"""How many events per second go through the scheduler core on one CPU, with 1000 clients on 8 GPUs.
+
+``python benchmarks/core_events.py [--events 200000] [--json FILE]``. One line per kind of load; exit code 1 when one is
+below the floor. Events are made beforehand where the answer does not decide them, so that mostly the core is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from nvshare.core import commands as c
+from nvshare.core import events as e
+from nvshare.core.scheduler import Scheduler
+from nvshare.core.settings import Mode, Settings
+
+GPUS = 8
+CLIENTS = 1000
+GIB = 1 << 30
+MIB = 1 << 20
+FLOOR = 20_000  # events per second
+
+
+def node(mode: Mode) -> Scheduler:
+    scheduler = Scheduler(Settings(mode=mode))
+    for index in range(GPUS):
+        scheduler.handle(e.GpuAdded(0.0, gpu(index), 80 * GIB, "A100-80G"))
+    for client in range(CLIENTS):
+        scheduler.handle(
+            e.ClientRegistered(0.0, client + 1, f"pod:{client // 2}", (e.HeldGpu(gpu(client)),), mem_limit=4 * GIB)
+        )
+        scheduler.handle(e.ContextMeasured(0.0, client + 1, gpu(client), 64 * MIB))
+    return scheduler
+
+
+def gpu(client: int) -> str:
+    return f"GPU-{client % GPUS:08x}"
+
+
+def free_running(count: int) -> Iterator[e.Event]:
+    """Auto mode, everything fits: clients ask, are granted at once, and release; grants count up with the requests."""
+    for i in range(count // 2):
+        client, grant, now = 1 + i % CLIENTS, i + 1, i * 1e-4
+        yield e.LockRequested(now, client, gpu(client - 1), 16 * MIB)
+        yield e.LockReleased(now, client, gpu(client - 1), grant)
+
+
+def memory(count: int) -> Iterator[e.Event]:
+    """Clients allocate and free, and report what they use."""
+    released = [0] * CLIENTS
+    for i in range(count // 3):
+        client, now = i % CLIENTS, i * 1e-4
+        yield e.MemoryRequested(now, client + 1, gpu(client), i, 2 * MIB)
+        released[client] += 2 * MIB
+        yield e.MemoryUpdated(now, client + 1, gpu(client), released[client], 0)
+        yield e.UsageReported(now, client + 1, gpu(client), now, i, 1024)
+
+
+def replay(mode: Mode, events: Callable[[int], Iterator[e.Event]], count: int) -> float:
+    scheduler, prepared = node(mode), list(events(count))
+    handle = scheduler.handle
+    began = time.perf_counter()
+    for event in prepared:
+        handle(event)
+    elapsed = time.perf_counter() - began
+    scheduler.validate()
+    return len(prepared) / elapsed
+
+
+def turns(count: int) -> float:
+    """Serial mode, everybody always waits: whoever is granted releases and asks again, timers and all."""
+    scheduler = node(Mode.SERIAL)
+    handle = scheduler.handle
+    holders: deque[c.Grant] = deque()
+    now, handled = 0.0, 0
+
+    def send(event: e.Event) -> None:
+        for command in handle(event):
+            if type(command) is c.Grant and not (holders and holders[-1].grant == command.grant):
+                holders.append(command)
+
+    for client in range(CLIENTS):
+        send(e.LockRequested(now, client + 1, gpu(client), 0))
+    last: dict[str, int] = {}
+    began = time.perf_counter()
+    while handled < count:
+        grant = holders.popleft()
+        if last.get(grant.gpu) == grant.grant:
+            continue
+        last[grant.gpu] = grant.grant
+        now += 1e-4
+        send(e.LockReleased(now, grant.client, grant.gpu, grant.grant, drain=0.002))
+        send(e.LockRequested(now, grant.client, grant.gpu, 0))
+        handled += 2
+    elapsed = time.perf_counter() - began
+    scheduler.validate()
+    return handled / elapsed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=200_000, help="per kind of load (default: 200000)")
+    parser.add_argument("--json", type=Path, help="write the rates to this file too")
+    options = parser.parse_args()
+    rates = {
+        "locks, all running freely": replay(Mode.AUTO, free_running, options.events),
+        "locks, all waiting for turns": turns(options.events),
+        "memory and usage": replay(Mode.AUTO, memory, options.events),
+    }
+    print(f"scheduler core, {CLIENTS} clients on {GPUS} GPUs, one CPU (at least {FLOOR:,} events/s each)")
+    for load, rate in rates.items():
+        print(f"  {load:<30} {rate:>10,.0f} events/s")
+    if options.json:
+        options.json.write_text(json.dumps({"clients": CLIENTS, "gpus": GPUS, "events_per_s": rates}, indent=2) + "\n")
+    return 0 if min(rates.values()) >= FLOOR else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,399 @@
+#include "link.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "env.h"
+#include "link_state.h"
+#include "log.h"
+#include "memory.h"
+#include "resolve.h"
+
+#define ANSWER_WAIT_NS (2 * NVS_NS_PER_S)
+#define LIMITS_WAIT_NS (200 * NVS_NS_PER_MS) /* they follow the answer at once */
+#define STACK_SIZE (512u * 1024u)
+
+struct nvs_link nvs_link = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1, .wake_fd = -1};
+
+/* Devices that need no further attaching, by ordinal. */
+static _Atomic uint64_t attached;
+static _Atomic bool told_absent, told_denied;
+
+void nvs_link_wake(void)
+{
+	uint64_t one = 1;
+	ssize_t written = write(nvs_link.wake_fd, &one, sizeof(one));
+	(void)written; /* fails only when the counter is full, and then the thread is awake */
+}
+
+void nvs_link_want(void)
+{
+	atomic_store(&nvs_link.wanted, true);
+	nvs_link_wake();
+}
+
+void nvs_link_active(void)
+{
+	if (atomic_load_explicit(&nvs_link.asleep, memory_order_relaxed) && atomic_exchange(&nvs_link.asleep, false))
+		nvs_link_wake();
+}
+
+bool nvs_link_send_locked(uint16_t type, const void *payload, size_t size)
+{
+	if (nvs_link.fd < 0 || nvs_link.broken)
+		return false;
+	if (!nvs_socket_send(nvs_link.fd, type, ++nvs_link.frames_sent, payload, size, NULL, 0))
+		nvs_link.broken = true;
+	return !nvs_link.broken;
+}
+
+bool nvs_link_send(uint16_t type, const void *payload, size_t size)
+{
+	pthread_mutex_lock(&nvs_link.lock);
+	bool sent = nvs_link_send_locked(type, payload, size);
+	pthread_mutex_unlock(&nvs_link.lock);
+	return sent;
+}
+
+/* ---- starting ---- */
+
+static void child_after_fork(void)
+{
+	nvs_resolve_after_fork();
+	nvs_link_after_fork();
+	nvs_gate_after_fork();
+	nvs_memory_after_fork();
+}
+
+static void register_process_hooks(void)
+{
+	pthread_atfork(NULL, NULL, child_after_fork);
+	atexit(nvs_meter_stop);
+}
+
+static bool start_thread(void)
+{
+	static pthread_once_t process_hooks = PTHREAD_ONCE_INIT;
+	pthread_once(&process_hooks, register_process_hooks);
+	pthread_condattr_t monotonic;
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&nvs_link.changed, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+	nvs_link.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (nvs_link.wake_fd < 0)
+		return false;
+
+	pthread_attr_t attributes;
+	pthread_t thread;
+	sigset_t all, before;
+	pthread_attr_init(&attributes);
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attributes, STACK_SIZE);
+	sigfillset(&all); /* the application's signal handlers are not for this thread */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int error = pthread_create(&thread, &attributes, nvs_link_thread, NULL);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attributes);
+	if (error != 0) {
+		close(nvs_link.wake_fd);
+		nvs_link.wake_fd = -1;
+	}
+	return error == 0;
+}
+
+/* ---- attaching ---- */
+
+static struct nvs_gpu *find_gpu(CUdevice device)
+{
+	for (uint32_t i = 0; i < nvs_link.gpu_count; i++)
+		if (nvs_link.gpus[i].device == device)
+			return &nvs_link.gpus[i];
+	return NULL;
+}
+
+static bool device_uuid(CUdevice device, char text[48])
+{
+	CUuuid uuid;
+	CUresult found = CUDA_ERROR_NOT_SUPPORTED;
+	if (nvs_real.cuDeviceGetUuid_v2 != NULL)
+		found = nvs_real.cuDeviceGetUuid_v2(&uuid, device);
+	if (found != CUDA_SUCCESS && nvs_real.cuDeviceGetUuid != NULL)
+		found = nvs_real.cuDeviceGetUuid(&uuid, device);
+	if (found != CUDA_SUCCESS)
+		return false;
+	int used = snprintf(text, 48, "GPU-");
+	for (int i = 0; i < 16; i++)
+		used += snprintf(text + used, 48 - (size_t)used,
+		    i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)uuid.bytes[i]);
+	return true;
+}
+
+/* The lock is held. */
+static struct nvs_gpu *add_gpu(CUdevice device, const char *uuid)
+{
+	struct nvs_gpu *gpu = find_gpu(device);
+	if (gpu != NULL || nvs_link.gpu_count == NVS_MAX_GPUS)
+		return gpu;
+	gpu = &nvs_link.gpus[nvs_link.gpu_count];
+	*gpu = (struct nvs_gpu){.device = device, .mem_limit = nvs_env()->mem_limit};
+	snprintf(gpu->uuid, sizeof(gpu->uuid), "%s", uuid);
+	nvs_link.gpu_count++;
+	return gpu;
+}
+
+/* Wait for a change, at most until the deadline. The lock is held. False when the deadline passed. */
+static bool wait_change(uint64_t deadline)
+{
+	struct timespec until = {
+	    .tv_sec = (time_t)(deadline / NVS_NS_PER_S), .tv_nsec = (long)(deadline % NVS_NS_PER_S)};
+	return pthread_cond_timedwait(&nvs_link.changed, &nvs_link.lock, &until) != ETIMEDOUT;
+}
+
+/* The lock is held. True when a scheduler knows the GPU. */
+static bool wait_announced(const struct nvs_gpu *gpu)
+{
+	uint64_t deadline = nvs_now_ns() + ANSWER_WAIT_NS;
+	for (;;) {
+		bool decided = nvs_link.phase == NVS_LINK_ABSENT || nvs_link.phase == NVS_LINK_REFUSED;
+		if (nvs_link.phase == NVS_LINK_REGISTERED && gpu->announced)
+			break;
+		if (decided || !wait_change(deadline))
+			return false;
+	}
+	deadline = nvs_now_ns() + LIMITS_WAIT_NS;
+	while (!gpu->limit_known && nvs_link.phase == NVS_LINK_REGISTERED && wait_change(deadline))
+		;
+	return true;
+}
+
+/* The lock is held. True when a scheduler answered. */
+static bool attach(CUdevice device, const char *uuid)
+{
+	if (!nvs_link.running && !(nvs_link.running = start_thread()))
+		return false;
+	struct nvs_gpu *gpu = add_gpu(device, uuid);
+	if (gpu == NULL)
+		return false; /* more GPUs than the protocol knows: this one runs natively */
+	if (nvs_link.phase == NVS_LINK_ABSENT && nvs_env()->require)
+		nvs_link.phase = NVS_LINK_CONNECTING; /* try now, not when it is time again */
+	nvs_link_wake();
+	return wait_announced(gpu);
+}
+
+CUresult nvs_link_attach(CUdevice device)
+{
+	uint64_t bit = device >= 0 && device < 64 ? 1ull << device : 0;
+	if (atomic_load_explicit(&attached, memory_order_acquire) & bit)
+		return CUDA_SUCCESS;
+	char uuid[48];
+	if (bit == 0 || !nvs_resolve_driver() || !device_uuid(device, uuid))
+		return CUDA_SUCCESS; /* the driver will say itself what is wrong with this device */
+	const struct nvs_env *env = nvs_env();
+	pthread_mutex_lock(&nvs_link.lock);
+	bool answered = attach(device, uuid);
+	bool refused = nvs_link.phase == NVS_LINK_REFUSED;
+	pthread_mutex_unlock(&nvs_link.lock);
+	if (!answered && env->require) {
+		NVS_WARN("no scheduler at %s, and NVSHARE_REQUIRE is set: start nvshare-scheduler, or unset it",
+		    env->socket_path);
+		return CUDA_ERROR_SYSTEM_NOT_READY;
+	}
+	if (!answered && !refused && !atomic_exchange(&told_absent, true))
+		NVS_WARN("no scheduler at %s: running without sharing", env->socket_path);
+	atomic_fetch_or_explicit(&attached, bit, memory_order_release);
+	return CUDA_SUCCESS;
+}
+
+/* ---- memory ---- */
+
+static bool within_limit(const struct nvs_gpu *gpu, uint64_t bytes)
+{
+	return gpu->mem_limit == 0 || (bytes <= gpu->mem_limit && gpu->allocated <= gpu->mem_limit - bytes);
+}
+
+/* The lock is held. */
+static CUresult decide_locally(struct nvs_gpu *gpu, uint64_t bytes)
+{
+	if (!within_limit(gpu, bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	gpu->allocated += bytes;
+	return CUDA_SUCCESS;
+}
+
+static void settle(struct nvs_waiter **link, CUresult answer)
+{
+	struct nvs_waiter *waiter = *link;
+	*link = waiter->next;
+	waiter->answer = answer;
+	waiter->answered = true;
+	pthread_cond_broadcast(&nvs_link.changed);
+}
+
+void nvs_link_settle(void)
+{
+	while (nvs_link.waiters != NULL)
+		settle(&nvs_link.waiters, decide_locally(nvs_link.waiters->gpu, nvs_link.waiters->bytes));
+}
+
+void nvs_link_answer(uint32_t request, CUresult answer)
+{
+	struct nvs_waiter **link = &nvs_link.waiters;
+	while (*link != NULL && (*link)->request != request)
+		link = &(*link)->next;
+	if (*link == NULL)
+		return;
+	if (answer == CUDA_SUCCESS)
+		(*link)->gpu->allocated += (*link)->bytes;
+	settle(link, answer);
+}
+
+/* The lock is held: is there a connection whose books must be kept? From REGISTER on, the scheduler counts. */
+static bool counted_by_scheduler(const struct nvs_gpu *gpu)
+{
+	return nvs_link.fd >= 0 && !nvs_link.broken && gpu->announced;
+}
+
+static CUresult ask_scheduler(struct nvs_gpu *gpu, uint64_t bytes)
+{
+	struct nvs_waiter waiter = {
+	    .request = ++nvs_link.requests, .gpu = gpu, .bytes = bytes, .next = nvs_link.waiters};
+	struct nvs_mem_request ask = {
+	    .gpu = (uint32_t)(gpu - nvs_link.gpus), .request = waiter.request, .bytes = bytes};
+	nvs_link_send_memory(gpu); /* what was freed before is usable by this request */
+	nvs_link.waiters = &waiter;
+	if (!nvs_link_send_locked(NVS_MEM_REQUEST, &ask, sizeof(ask)))
+		nvs_link_wake(); /* it finds the connection broken and answers all who wait */
+	while (!waiter.answered)
+		pthread_cond_wait(&nvs_link.changed, &nvs_link.lock);
+	return waiter.answer;
+}
+
+static void tell_denied(uint64_t bytes, uint64_t allocated, uint64_t limit)
+{
+	if (atomic_exchange(&told_denied, true))
+		return;
+	if (limit != 0)
+		NVS_WARN("%llu MiB denied: %llu of the quota's %llu MiB are in use (NVSHARE_GPU_MEMORY_LIMIT, or "
+			 "nvsharectl set --mem, changes the quota)",
+		    (unsigned long long)(bytes >> 20), (unsigned long long)(allocated >> 20),
+		    (unsigned long long)(limit >> 20));
+	else
+		NVS_WARN("%llu MiB denied: the card is full", (unsigned long long)(bytes >> 20));
+}
+
+CUresult nvs_link_request(CUdevice device, uint64_t bytes)
+{
+	CUresult result = nvs_link_attach(device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	int cancel; /* a cancelled thread would take its waiter, on its stack, with it */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	pthread_mutex_lock(&nvs_link.lock);
+	struct nvs_gpu *gpu = find_gpu(device);
+	uint64_t allocated = 0, limit = 0;
+	if (gpu != NULL) {
+		result = counted_by_scheduler(gpu) ? ask_scheduler(gpu, bytes) : decide_locally(gpu, bytes);
+		allocated = gpu->allocated;
+		limit = gpu->mem_limit;
+	}
+	pthread_mutex_unlock(&nvs_link.lock);
+	pthread_setcancelstate(cancel, NULL);
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		tell_denied(bytes, allocated, limit);
+	return result;
+}
+
+/* The lock is held. The thread sends it a little later, together with what follows. */
+static void memory_changed(struct nvs_gpu *gpu)
+{
+	if (gpu->dirty_since != 0)
+		return;
+	gpu->dirty_since = nvs_now_ns();
+	nvs_link_wake();
+}
+
+void nvs_link_release(CUdevice device, uint64_t bytes)
+{
+	pthread_mutex_lock(&nvs_link.lock);
+	struct nvs_gpu *gpu = find_gpu(device);
+	if (gpu != NULL) {
+		uint64_t known = bytes < gpu->allocated ? bytes : gpu->allocated;
+		gpu->allocated -= known;
+		gpu->released += known;
+		memory_changed(gpu);
+	}
+	pthread_mutex_unlock(&nvs_link.lock);
+}
+
+void nvs_link_pinned(CUdevice device, int64_t delta)
+{
+	pthread_mutex_lock(&nvs_link.lock);
+	struct nvs_gpu *gpu = find_gpu(device);
+	if (gpu != NULL) {
+		bool under = delta < 0 && (uint64_t)-delta > gpu->pinned;
+		gpu->pinned = under ? 0 : gpu->pinned + (uint64_t)delta;
+		memory_changed(gpu);
+	}
+	pthread_mutex_unlock(&nvs_link.lock);
+}
+
+/* ---- views ---- */
+
+static uint64_t visible_card(const struct nvs_gpu *gpu)
+{
+	return gpu->mem_limit != 0 ? gpu->mem_limit : gpu->card;
+}
+
+uint64_t nvs_link_allocated(CUdevice device)
+{
+	pthread_mutex_lock(&nvs_link.lock);
+	const struct nvs_gpu *gpu = find_gpu(device);
+	uint64_t allocated = gpu != NULL ? gpu->allocated : 0;
+	pthread_mutex_unlock(&nvs_link.lock);
+	return allocated;
+}
+
+uint64_t nvs_link_card(CUdevice device)
+{
+	pthread_mutex_lock(&nvs_link.lock);
+	const struct nvs_gpu *gpu = find_gpu(device);
+	uint64_t card = gpu != NULL ? visible_card(gpu) : nvs_env()->mem_limit;
+	pthread_mutex_unlock(&nvs_link.lock);
+	return card;
+}
+
+bool nvs_link_view(const char *uuid, uint64_t *card, uint64_t *allocated)
+{
+	bool found = false;
+	pthread_mutex_lock(&nvs_link.lock);
+	for (uint32_t i = 0; i < nvs_link.gpu_count && !found; i++) {
+		const struct nvs_gpu *gpu = &nvs_link.gpus[i];
+		found = strcmp(gpu->uuid, uuid) == 0;
+		if (found) {
+			*card = visible_card(gpu);
+			*allocated = gpu->allocated;
+		}
+	}
+	pthread_mutex_unlock(&nvs_link.lock);
+	return found;
+}
+
+void nvs_link_after_fork(void)
+{
+	if (nvs_link.fd >= 0)
+		close(nvs_link.fd);
+	if (nvs_link.wake_fd >= 0)
+		close(nvs_link.wake_fd);
+	nvs_link = (struct nvs_link){.fd = -1, .wake_fd = -1};
+	pthread_mutex_init(&nvs_link.lock, NULL);
+	atomic_store(&attached, 0);
+	nvs_link_thread_after_fork();
+}

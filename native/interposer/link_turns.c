@@ -1,0 +1,183 @@
+/* Grants and the gate. The GPUs of a process form a gang: the gate is open when all of them are granted, and a turn
+ * ends on all of them. */
+#include "link_state.h"
+
+#include "clock.h"
+#include "log.h"
+
+#define DRAIN_DEADLINE_MS 10000u
+#define CONTROL_DRAIN_MS 2000u
+#define IDLE_MS 20u
+#define IDLE_ASK_NS (5 * NVS_NS_PER_MS)
+
+static bool scheduled; /* submissions need a grant */
+
+static bool all_granted(void)
+{
+	for (uint32_t i = 0; i < nvs_link.gpu_count; i++)
+		if (nvs_link.gpus[i].grant == 0)
+			return false;
+	return true;
+}
+
+static bool any_flag(uint32_t flag)
+{
+	for (uint32_t i = 0; i < nvs_link.gpu_count; i++)
+		if (nvs_link.gpus[i].grant_flags & flag)
+			return true;
+	return false;
+}
+
+static void open_if_granted(void)
+{
+	if (!scheduled)
+		nvs_gate_open(NVS_GATE_OPEN);
+	else if (all_granted())
+		nvs_gate_open(any_flag(NVS_FLAG_EXCLUSIVE) ? NVS_GATE_PACED : NVS_GATE_OPEN);
+}
+
+static void forget_grant(struct nvs_gpu *gpu)
+{
+	gpu->grant = 0;
+	gpu->grant_flags = 0;
+	gpu->quantum = 0;
+}
+
+static void report_released(struct nvs_gpu *gpu, enum nvs_release_reason reason, uint64_t drain_us)
+{
+	struct nvs_usage_counters usage;
+	nvs_meter_usage(gpu->device, &usage);
+	struct nvs_lock_released released = {
+	    .gpu = (uint32_t)(gpu - nvs_link.gpus),
+	    .reason = reason,
+	    .grant = gpu->grant,
+	    .occupied_us = usage.occupied_us - gpu->occupied_at_grant,
+	    .drain_us = drain_us,
+	};
+	if (nvs_link_send(NVS_LOCK_RELEASED, &released, sizeof(released)))
+		NVS_INFO("Sent LOCK_RELEASED");
+}
+
+/* Stop, wait for the GPU, give the grants back. When the work does not end in time the gate is open again: the grants
+ * are reported as stuck and kept, on no particular terms, until the scheduler grants or drops them anew. */
+static void release(enum nvs_release_reason reason, uint32_t deadline_ms)
+{
+	uint64_t drain_us;
+	atomic_store(&nvs_link.wanted, false); /* who finds the gate shut from here on asks again */
+	bool drained = nvs_gate_close(deadline_ms, &drain_us);
+	nvs_meter_poll();
+	for (uint32_t i = 0; i < nvs_link.gpu_count; i++) {
+		struct nvs_gpu *gpu = &nvs_link.gpus[i];
+		uint64_t grant = gpu->grant;
+		if (grant == 0)
+			continue;
+		report_released(gpu, drained ? reason : NVS_RELEASE_STUCK, drain_us);
+		forget_grant(gpu);
+		if (!drained)
+			gpu->grant = grant;
+	}
+	if (!drained)
+		NVS_WARN("work on the GPU did not end within %u ms: it goes on beside the others'", deadline_ms);
+}
+
+void nvs_turn_granted(struct nvs_gpu *gpu, const struct nvs_lock_ok *message)
+{
+	struct nvs_usage_counters usage;
+	if (message->grant == 0)
+		return;
+	if (gpu->grant == message->grant) {
+		NVS_DEBUG("Received LOCK_OK with new terms");
+	} else {
+		NVS_INFO("Received LOCK_OK");
+		nvs_meter_usage(gpu->device, &usage);
+		gpu->occupied_at_grant = usage.occupied_us;
+		gpu->granted_at = nvs_now_ns();
+	}
+	gpu->asked = false;
+	gpu->grant = message->grant;
+	gpu->grant_flags = message->flags;
+	gpu->quantum = message->quantum_ms * NVS_NS_PER_MS;
+	open_if_granted();
+}
+
+void nvs_turn_dropped(struct nvs_gpu *gpu, const struct nvs_drop_lock *message)
+{
+	if (gpu->grant == 0 || gpu->grant != message->grant)
+		return; /* crossed our own release */
+	NVS_INFO("Received DROP_LOCK");
+	release(NVS_RELEASE_TOLD, message->deadline_ms != 0 ? message->deadline_ms : DRAIN_DEADLINE_MS);
+}
+
+void nvs_turn_control(bool on)
+{
+	bool was_free = !scheduled;
+	scheduled = on;
+	if (!on)
+		for (uint32_t i = 0; i < nvs_link.gpu_count; i++)
+			forget_grant(&nvs_link.gpus[i]);
+	if (!on || all_granted()) {
+		open_if_granted();
+	} else if (was_free) {
+		atomic_store(&nvs_link.wanted, false);
+		if (!nvs_gate_close(CONTROL_DRAIN_MS, NULL))
+			nvs_gate_shut();
+	}
+}
+
+void nvs_turn_uncontrolled(void)
+{
+	scheduled = false;
+	nvs_gate_open(NVS_GATE_OPEN);
+}
+
+void nvs_turn_extended(void)
+{
+	if (scheduled)
+		nvs_gate_shut();
+}
+
+void nvs_turn_ask(void)
+{
+	if (!scheduled || !atomic_load(&nvs_link.wanted))
+		return;
+	pthread_mutex_lock(&nvs_link.lock);
+	for (uint32_t i = 0; i < nvs_link.gpu_count; i++) {
+		struct nvs_gpu *gpu = &nvs_link.gpus[i];
+		struct nvs_req_lock request = {.gpu = i, .need = gpu->allocated};
+		if (gpu->announced && gpu->grant == 0 && !gpu->asked)
+			gpu->asked = nvs_link_send_locked(NVS_REQ_LOCK, &request, sizeof(request));
+	}
+	pthread_mutex_unlock(&nvs_link.lock);
+}
+
+/* When the first of the quanta ends; 0 when none does. A turn that nobody waits for does not end. */
+static uint64_t quantum_end(void)
+{
+	uint64_t end = 0;
+	for (uint32_t i = 0; i < nvs_link.gpu_count; i++) {
+		const struct nvs_gpu *gpu = &nvs_link.gpus[i];
+		if (gpu->grant != 0 && gpu->quantum != 0 && (gpu->grant_flags & NVS_FLAG_CONTENDED))
+			end = nvs_earlier(end, gpu->granted_at + gpu->quantum);
+	}
+	return end;
+}
+
+uint64_t nvs_turn_end_due(uint64_t now)
+{
+	if (!scheduled || !any_flag(NVS_FLAG_CONTENDED))
+		return 0;
+	uint64_t end = quantum_end();
+	bool over = end != 0 && now >= end;
+	/* A submitter that waits for the rest of the gang is no idleness. */
+	bool used = !all_granted() && atomic_load(&nvs_link.wanted);
+	if (over || (!used && nvs_gate_idle(IDLE_MS))) {
+		release(over ? NVS_RELEASE_ENDED : NVS_RELEASE_IDLE, DRAIN_DEADLINE_MS);
+		return 0;
+	}
+	return nvs_earlier(end, now + IDLE_ASK_NS);
+}
+
+void nvs_turn_after_fork(void)
+{
+	scheduled = false;
+}

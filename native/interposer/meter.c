@@ -1,0 +1,275 @@
+#include "meter.h"
+
+#include "clock.h"
+#include "link.h"
+#include "log.h"
+#include "memory.h"
+#include "resolve.h"
+#include "streams.h"
+
+#define SAMPLE_EVERY_NS NVS_NS_PER_MS /* of GPU time */
+#define STRIDE_MAX 1024u
+#define STRIDE_UNKNOWN_MAX 64u /* while no sample has come back */
+#define RETRY_AFTER 16u        /* submissions, when one could not be measured */
+#define AVERAGE_OVER 8         /* samples */
+#define UNREADY_MAX 16         /* unfinished samples that one poll looks at */
+#define WINDOW_UNKNOWN 8u      /* while the cost of a submission is not known */
+#define EXIT_WAIT_MS 100
+#define BUDGET_US 50000u /* work in flight in an exclusive turn */
+
+struct device_meter {
+	_Atomic uint64_t cost_ns; /* of one submission, moving average; 0: not known */
+	_Atomic uint64_t occupied_ns;
+	_Atomic uint64_t submissions; /* that belong to a sample */
+	_Atomic uint32_t begun;       /* samples, as far as needed to grow the stride */
+	uint64_t billed_until; /* on the clock: occupied time never runs ahead of it. Guarded by nvs_streams_lock */
+	uint32_t window_logged;
+	_Atomic uint64_t reported; /* largest number of submissions told so far */
+};
+
+static struct device_meter meters[NVS_MAX_DEVICES];
+static _Atomic uint64_t budget_ns = BUDGET_US * NVS_NS_PER_US;
+
+static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
+{
+	return value < low ? low : value > high ? high : value;
+}
+
+/* ---- which submission to measure ---- */
+
+static uint32_t next_random(struct nvs_thread *self)
+{
+	uint32_t x = self->random != 0 ? self->random : 1;
+	x ^= x << 13;
+	x ^= x >> 17;
+	x ^= x << 5;
+	return self->random = x;
+}
+
+/* Randomised by a quarter up and down, so that a loop of kernels is not sampled at the same kernel for ever. */
+static uint64_t next_stride(struct device_meter *meter, struct nvs_thread *self)
+{
+	uint64_t cost = atomic_load_explicit(&meter->cost_ns, memory_order_relaxed);
+	uint64_t stride;
+	if (cost != 0)
+		stride = clamp(SAMPLE_EVERY_NS / cost, 1, STRIDE_MAX);
+	else
+		stride = clamp(1ull << clamp(atomic_fetch_add(&meter->begun, 1), 0, 31), 1, STRIDE_UNKNOWN_MAX);
+	if (stride < 4)
+		return stride;
+	return stride * 3 / 4 + next_random(self) % (stride / 2 + 1);
+}
+
+/* ---- a sample: event, submission, event ---- */
+
+static bool make_events(struct nvs_context *context, struct nvs_sample *sample)
+{
+	CUcontext popped;
+	if (sample->end != NULL)
+		return true;
+	if (nvs_real.cuCtxPushCurrent_v2(atomic_load(&context->handle)) != CUDA_SUCCESS)
+		return false;
+	if (sample->begin == NULL && nvs_real.cuEventCreate(&sample->begin, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+		sample->begin = NULL;
+	if (sample->begin != NULL && nvs_real.cuEventCreate(&sample->end, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+		sample->end = NULL;
+	nvs_real.cuCtxPopCurrent_v2(&popped);
+	return sample->end != NULL;
+}
+
+/* The next free sample of the ring; NULL when those under way have come all around. */
+static struct nvs_sample *take_sample(struct nvs_context *context, CUstream stream)
+{
+	uint32_t index = atomic_fetch_add_explicit(&context->next_sample, 1, memory_order_relaxed) % NVS_SAMPLES;
+	struct nvs_sample *sample = &context->samples[index];
+	uint32_t free = NVS_SAMPLE_FREE;
+	if (!atomic_compare_exchange_strong(&sample->state, &free, NVS_SAMPLE_TAKEN))
+		return NULL;
+	if (make_events(context, sample) && nvs_real.cuEventRecord(sample->begin, stream) == CUDA_SUCCESS)
+		return sample;
+	atomic_store(&sample->state, NVS_SAMPLE_FREE);
+	return NULL;
+}
+
+static bool begin_sample(struct nvs_thread *self, CUstream stream, uint64_t count)
+{
+	struct nvs_context *context = nvs_stream_capturing(stream) ? NULL : nvs_context_of(stream);
+	if (context == NULL)
+		return false;
+	CUdevice device = atomic_load(&context->device);
+	if (device < 0 || device >= NVS_MAX_DEVICES)
+		return false;
+	struct nvs_sample *sample = take_sample(context, stream);
+	if (sample == NULL)
+		return false;
+	struct device_meter *meter = &meters[device];
+	sample->count = count - atomic_load(&self->accounted);
+	sample->since = self->sampled_at;
+	self->sampled_at = nvs_now_ns();
+	self->sample = sample;
+	self->next_sample = count + next_stride(meter, self) - 1;
+	atomic_fetch_add(&meter->submissions, sample->count);
+	atomic_store(&self->accounted, count);
+	atomic_store(&self->device, device);
+	nvs_link_active();
+	return true;
+}
+
+uint32_t nvs_meter_begin(struct nvs_thread *self, CUstream stream)
+{
+	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed); /* this one included */
+	self->next_sample = count + RETRY_AFTER;
+	if (atomic_load(&nvs_captures) != 0 || atomic_load(&nvs_exiting) || nvs_real.cuEventRecord == NULL)
+		return 0;
+	CUstreamCaptureMode mode = nvs_relax();
+	bool begun = begin_sample(self, stream, count);
+	nvs_unrelax(mode);
+	return begun ? NVS_MEASURED : 0;
+}
+
+void nvs_meter_end(struct nvs_thread *self, CUstream stream)
+{
+	struct nvs_sample *sample = self->sample;
+	self->sample = NULL;
+	/* A capture that began meanwhile is left in peace: the legacy stream is not touched, and the sample is lost. */
+	bool ended = atomic_load(&nvs_captures) == 0 && nvs_real.cuEventRecord(sample->end, stream) == CUDA_SUCCESS;
+	atomic_store(&sample->state, ended ? NVS_SAMPLE_PENDING : NVS_SAMPLE_FREE);
+}
+
+/* ---- what the samples say ---- */
+
+static uint32_t window_for(uint64_t cost_ns)
+{
+	return cost_ns == 0 ? WINDOW_UNKNOWN : (uint32_t)clamp(atomic_load(&budget_ns) / cost_ns, 1, NVS_WINDOW_MAX);
+}
+
+uint32_t nvs_meter_window(CUdevice device)
+{
+	if (device < 0 || device >= NVS_MAX_DEVICES)
+		return NVS_WINDOW_MAX;
+	return window_for(atomic_load_explicit(&meters[device].cost_ns, memory_order_relaxed));
+}
+
+static void log_window(struct device_meter *meter)
+{
+	uint32_t window = window_for(atomic_load(&meter->cost_ns));
+	uint32_t logged = meter->window_logged != 0 ? meter->window_logged : NVS_WINDOW_MAX;
+	if (window < 2 * logged && logged < 2 * window)
+		return;
+	meter->window_logged = window;
+	NVS_INFO("Pending Kernel Window is %u", window);
+}
+
+/* Billed is the estimate, but no more than the clock allows since these submissions began: streams that overlap, and a
+ * few samples that say too much, never add up to more than the time that passed. */
+static void account(struct device_meter *meter, const struct nvs_sample *sample, uint64_t cost)
+{
+	uint64_t average = atomic_load(&meter->cost_ns);
+	int64_t step = ((int64_t)cost - (int64_t)average) / AVERAGE_OVER;
+	uint64_t updated = average == 0 ? cost : (uint64_t)((int64_t)average + step);
+	atomic_store(&meter->cost_ns, updated != 0 ? updated : 1);
+
+	uint64_t start = meter->billed_until > sample->since ? meter->billed_until : sample->since;
+	uint64_t now = nvs_now_ns();
+	uint64_t room = now > start ? now - start : 0;
+	uint64_t bill = clamp(sample->count * cost, 0, room);
+	meter->billed_until = start + bill;
+	atomic_fetch_add(&meter->occupied_ns, bill);
+}
+
+static bool reap_context(struct nvs_context *context)
+{
+	int unready = 0;
+	struct device_meter *meter = &meters[atomic_load(&context->device)];
+	for (uint32_t i = 0; i < NVS_SAMPLES && unready < UNREADY_MAX; i++) {
+		struct nvs_sample *sample = &context->samples[i];
+		if (atomic_load(&sample->state) != NVS_SAMPLE_PENDING)
+			continue;
+		CUresult done = nvs_real.cuEventQuery(sample->end);
+		float ms = 0;
+		if (done == CUDA_ERROR_NOT_READY) {
+			unready++;
+			continue;
+		}
+		if (done == CUDA_SUCCESS &&
+		    nvs_real.cuEventElapsedTime(&ms, sample->begin, sample->end) == CUDA_SUCCESS && ms >= 0)
+			account(meter, sample, (uint64_t)((double)ms * (double)NVS_NS_PER_MS));
+		atomic_store(&sample->state, NVS_SAMPLE_FREE);
+	}
+	if (atomic_load(&nvs_gate) == NVS_GATE_PACED && atomic_load(&meter->cost_ns) != 0)
+		log_window(meter);
+	return true;
+}
+
+static bool under_way(struct nvs_context *context)
+{
+	for (uint32_t i = 0; i < NVS_SAMPLES; i++)
+		if (atomic_load_explicit(&context->samples[i].state, memory_order_relaxed) != NVS_SAMPLE_FREE)
+			return true;
+	return false;
+}
+
+static bool reap_if_any(struct nvs_context *context)
+{
+	return !under_way(context) || reap_context(context);
+}
+
+bool nvs_meter_pending(void)
+{
+	for (struct nvs_context *context = nvs_context_first(); context != NULL; context = context->next)
+		if (atomic_load(&context->handle) != NULL && under_way(context))
+			return true;
+	return false;
+}
+
+void nvs_meter_poll(void)
+{
+	/* Somebody else is at it: a drain, which matters more. */
+	if (!nvs_meter_pending() || pthread_mutex_trylock(&nvs_streams_lock) != 0)
+		return;
+	if (!atomic_load(&nvs_exiting))
+		nvs_each_context(reap_if_any);
+	pthread_mutex_unlock(&nvs_streams_lock);
+}
+
+void nvs_meter_usage(CUdevice device, struct nvs_usage_counters *out)
+{
+	*out = (struct nvs_usage_counters){.window = NVS_WINDOW_MAX};
+	if (device < 0 || device >= NVS_MAX_DEVICES)
+		return;
+	struct device_meter *meter = &meters[device];
+	out->occupied_us = atomic_load(&meter->occupied_ns) / NVS_NS_PER_US;
+	/* The two parts are not read at one instant: what was told once is never taken back. */
+	uint64_t submissions = nvs_gate_unaccounted(device) + atomic_load(&meter->submissions);
+	uint64_t reported = atomic_load(&meter->reported);
+	while (submissions > reported && !atomic_compare_exchange_weak(&meter->reported, &reported, submissions))
+		;
+	out->submissions = submissions > reported ? submissions : reported;
+	if (atomic_load(&nvs_gate) == NVS_GATE_PACED)
+		out->window = nvs_meter_window(device);
+}
+
+void nvs_pace_set_budget(uint64_t budget_us)
+{
+	atomic_store(&budget_ns, budget_us * NVS_NS_PER_US);
+}
+
+void nvs_meter_stop(void)
+{
+	atomic_store(&nvs_exiting, true);
+	/* Let a driver call that is under way return, but do not hang on one that waits for the GPU. */
+	for (int i = 0; i < EXIT_WAIT_MS; i++) {
+		if (pthread_mutex_trylock(&nvs_streams_lock) == 0) {
+			pthread_mutex_unlock(&nvs_streams_lock);
+			return;
+		}
+		nvs_sleep_ns(NVS_NS_PER_MS);
+	}
+}
+
+void nvs_meter_after_fork(void)
+{
+	atomic_store(&nvs_exiting, false);
+	for (int device = 0; device < NVS_MAX_DEVICES; device++)
+		meters[device] = (struct device_meter){0};
+}

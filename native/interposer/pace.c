@@ -1,0 +1,69 @@
+/* Flow control by time in flight, while the gate is PACED: every half window a marker event goes into the stream, and
+ * the next one waits until the older of the two markers has been reached. So at most about a window is in flight, and
+ * while a thread waits the GPU still has half of it. How long a wait took is nobody's business: the window follows from
+ * the cost of submissions alone, so that a switch can never make it collapse. */
+#include "meter.h"
+#include "resolve.h"
+#include "streams.h"
+
+struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32_t *duty)
+{
+	struct nvs_context *context = atomic_load(&nvs_captures) == 0 ? nvs_context_of(stream) : NULL;
+	*duty = 0;
+	if (context == NULL)
+		return NULL;
+	struct nvs_pace *pace = &context->pace;
+	uint32_t half = nvs_meter_window(atomic_load(&context->device)) / 2;
+	pthread_mutex_lock(&pace->lock);
+	bool crowded = false;
+	if (++pace->since >= half) {
+		uint32_t older = pace->next;
+		crowded = atomic_load(&pace->recorded[older]) &&
+			  nvs_real.cuEventQuery(pace->marker[older]) == CUDA_ERROR_NOT_READY;
+		if (crowded) {
+			pace->since--;
+		} else {
+			atomic_store(&pace->recorded[older], false);
+			pace->next = older ^ 1;
+			pace->since = 0;
+			self->pace = pace;
+			self->marker = older;
+			*duty = NVS_MARKER;
+		}
+	}
+	pthread_mutex_unlock(&pace->lock);
+	return crowded ? pace : NULL;
+}
+
+void nvs_pace_wait(struct nvs_pace *pace)
+{
+	pthread_mutex_lock(&pace->lock);
+	CUevent older = atomic_load(&pace->recorded[pace->next]) ? pace->marker[pace->next] : NULL;
+	pthread_mutex_unlock(&pace->lock);
+	if (older == NULL)
+		return;
+	CUstreamCaptureMode mode = nvs_relax();
+	nvs_real.cuEventSynchronize(older);
+	nvs_unrelax(mode);
+}
+
+void nvs_pace_mark(struct nvs_thread *self, CUstream stream)
+{
+	struct nvs_pace *pace = self->pace;
+	CUevent *marker = &pace->marker[self->marker];
+	if (atomic_load(&nvs_captures) != 0)
+		return;
+	CUstreamCaptureMode mode = nvs_relax();
+	if (*marker == NULL) {
+		CUcontext popped;
+		if (nvs_real.cuCtxPushCurrent_v2(atomic_load(&pace->context->handle)) == CUDA_SUCCESS) {
+			if (nvs_real.cuEventCreate(marker, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC) !=
+			    CUDA_SUCCESS)
+				*marker = NULL;
+			nvs_real.cuCtxPopCurrent_v2(&popped);
+		}
+	}
+	if (*marker != NULL && nvs_real.cuEventRecord(*marker, stream) == CUDA_SUCCESS)
+		atomic_store(&pace->recorded[self->marker], true);
+	nvs_unrelax(mode);
+}

@@ -1,0 +1,127 @@
+/* What the application is told about memory: its own share of the card, and of our memory what cuMemAlloc would say. */
+#include "memory.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "link.h"
+#include "log.h"
+#include "table.h"
+
+/* ---- sizes ---- */
+
+/* Without quota and without a scheduler the driver's own answer is the truth, neighbours included. */
+static bool sees_own_card(CUdevice device, size_t *total)
+{
+	uint64_t card = nvs_link_card(device);
+	if (card == 0)
+		return false;
+	if (card < *total)
+		*total = card;
+	return true;
+}
+
+NVS_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+	NVS_PASS_INSIDE(cuMemGetInfo_v2, (available, total));
+	CUdevice device;
+	nvs_inside++;
+	CUresult result = nvs_real.cuMemGetInfo_v2(available, total);
+	if (result == CUDA_SUCCESS && nvs_real.cuCtxGetDevice(&device) == CUDA_SUCCESS &&
+	    sees_own_card(device, total)) {
+		nvs_memory_reap(0); /* a free that the application has made is seen here */
+		uint64_t allocated = nvs_link_allocated(device);
+		*available = allocated < *total ? *total - allocated : 0;
+	}
+	nvs_inside--;
+	return result;
+}
+
+NVS_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+	NVS_PASS_INSIDE(cuDeviceTotalMem_v2, (bytes, device));
+	CUresult result = nvs_real.cuDeviceTotalMem_v2(bytes, device);
+	if (result == CUDA_SUCCESS)
+		sees_own_card(device, bytes);
+	return result;
+}
+
+/* ---- pointers ---- */
+
+NVS_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr p)
+{
+	NVS_PASS_INSIDE(cuMemGetAddressRange_v2, (base, size, p));
+	struct nvs_allocation found;
+	if (!nvs_table_find(p, &found))
+		return nvs_real.cuMemGetAddressRange_v2(base, size, p);
+	if (base != NULL)
+		*base = found.base;
+	if (size != NULL)
+		*size = found.size;
+	return CUDA_SUCCESS;
+}
+
+/* Replaces what the driver says of mapped memory where it differs from what it says of cuMemAlloc. Everything else
+ * (type, ordinal, device pointer, ...) is the same for both. */
+static void correct(const struct nvs_allocation *allocation, CUpointer_attribute attribute, void *data)
+{
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_CONTEXT:
+		memcpy(data, &allocation->context, sizeof(allocation->context));
+		break;
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+		memcpy(data, &allocation->id, sizeof(allocation->id));
+		break;
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+		memcpy(data, &allocation->base, sizeof(allocation->base));
+		break;
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+		memcpy(data, &allocation->size, sizeof(allocation->size));
+		break;
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		*(unsigned char *)data = 0; /* a boolean; the driver has written the rest of whatever width it uses */
+		break;
+	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+		memset(data, 0, sizeof(CUmemoryPool));
+		break;
+	default:
+		break;
+	}
+}
+
+NVS_EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr p)
+{
+	NVS_PASS_INSIDE(cuPointerGetAttribute, (data, attribute, p));
+	struct nvs_allocation found;
+	CUresult result = nvs_real.cuPointerGetAttribute(data, attribute, p);
+	if (result == CUDA_SUCCESS && nvs_table_find(p, &found))
+		correct(&found, attribute, data);
+	return result;
+}
+
+NVS_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data, CUdeviceptr p)
+{
+	NVS_PASS_INSIDE(cuPointerGetAttributes, (count, attributes, data, p));
+	struct nvs_allocation found;
+	CUresult result = nvs_real.cuPointerGetAttributes(count, attributes, data, p);
+	if (result == CUDA_SUCCESS && nvs_table_find(p, &found))
+		for (unsigned i = 0; i < count; i++)
+			correct(&found, attributes[i], data[i]);
+	return result;
+}
+
+/* ---- sharing between processes ---- */
+
+NVS_EXPORT CUresult cuIpcGetMemHandle(void *handle, CUdeviceptr p)
+{
+	static _Atomic bool said;
+	NVS_PASS_INSIDE(cuIpcGetMemHandle, (handle, p));
+	struct nvs_allocation found;
+	if (!nvs_table_find(p, &found))
+		return nvs_real.cuIpcGetMemHandle(handle, p);
+	if (!atomic_exchange(&said, true))
+		NVS_WARN("cuIpcGetMemHandle: memory allocated under nvshare cannot be shared between processes this "
+			 "way; let the "
+			 "program pass data through host memory, or run it without nvshare");
+	return CUDA_ERROR_NOT_SUPPORTED;
+}

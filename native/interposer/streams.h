@@ -1,0 +1,89 @@
+/* The contexts and streams of this process, and which streams capture: what a drain has to wait for. */
+#ifndef NVS_STREAMS_H
+#define NVS_STREAMS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+#define NVS_SAMPLES 256u
+
+/* A submission between two events. Free, taken by a submitting thread, or pending: both events recorded, to be reaped.
+ */
+enum nvs_sample_state { NVS_SAMPLE_FREE = 0, NVS_SAMPLE_TAKEN = 1, NVS_SAMPLE_PENDING = 2 };
+
+struct nvs_sample {
+	_Atomic uint32_t state;
+	CUevent begin, end; /* made at first use */
+	uint64_t count;     /* submissions that this one stands for */
+	uint64_t since;     /* when the first of them may have been submitted, ns */
+};
+
+/* Flow control: two markers, half a window apart, so that the GPU always has work while one of them is waited for. */
+struct nvs_pace {
+	pthread_mutex_t lock;
+	uint32_t since;    /* submissions since the last marker was assigned */
+	uint32_t next;     /* the older marker: assigned next */
+	CUevent marker[2]; /* made at first use */
+	_Atomic bool recorded[2];
+	struct nvs_context *context;
+};
+
+struct nvs_stream {
+	CUstream handle; /* NULL: the legacy stream; or a stream destroyed with work under way, when in `orphans` */
+	CUevent last;    /* made at first use */
+	bool pending;    /* `last` is recorded and was not yet seen finished */
+	struct nvs_stream *next;
+};
+
+/* Linked for ever into a list and reused after the context is gone, so that submitters may look without a lock. */
+struct nvs_context {
+	_Atomic(CUcontext) handle; /* NULL: free for reuse */
+	_Atomic int32_t device;
+	struct nvs_stream legacy;
+	struct nvs_stream *streams; /* guarded by nvs_streams_lock, as is `orphans` */
+	struct nvs_stream *orphans;
+	_Atomic uint32_t next_sample;
+	struct nvs_sample samples[NVS_SAMPLES];
+	struct nvs_pace pace;
+	struct nvs_context *next;
+};
+
+/* Guards the lists of streams and captures and all use of their events by other threads than the submitting one. Driver
+ * calls are made under it, so it is never taken while the link's lock is held, nor on a submitting path. */
+extern pthread_mutex_t nvs_streams_lock __attribute__((visibility("hidden")));
+extern _Atomic uint32_t nvs_captures __attribute__((visibility("hidden"))); /* captures under way */
+
+struct nvs_context *nvs_context_first(void);
+/* The context that a stream belongs to; NULL when it cannot be told. No lock, unless the context is new to us. */
+struct nvs_context *nvs_context_of(CUstream stream);
+
+/* Visit every context, made current in turn, in the mode in which nothing we do disturbs a capture. The lock is held.
+ * True when every visit was. */
+bool nvs_each_context(bool (*visit)(struct nvs_context *));
+
+/* Is the stream capturing? The legacy stream never is. */
+bool nvs_stream_capturing(CUstream stream);
+
+/* Our own driver calls on an application's thread or ours: legal whatever captures are under way elsewhere. */
+CUstreamCaptureMode nvs_relax(void);
+void nvs_unrelax(CUstreamCaptureMode before);
+
+/* ---- drain.c ---- */
+
+/* Record an event behind all work submitted so far. False when that cannot be done now: a capture is under way
+ * (touching the legacy stream would break it), the process is exiting, or an event could not be made. */
+bool nvs_drain_record(void);
+/* Is everything that was recorded finished? */
+bool nvs_drain_finished(void);
+/* Remember the work of a stream about to be destroyed. The lock is held. */
+void nvs_drain_orphan(struct nvs_context *context, struct nvs_stream *stream);
+/* See nvs_meter_stop. */
+extern _Atomic bool nvs_exiting __attribute__((visibility("hidden")));
+
+void nvs_streams_after_fork(void);
+
+#endif

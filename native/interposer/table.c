@@ -1,0 +1,140 @@
+#include "table.h"
+
+#include <pthread.h>
+#include <search.h>
+#include <stdlib.h>
+
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+static void *by_address; /* a balanced tree (tsearch) of struct nvs_allocation */
+static struct nvs_allocation *allocations;
+static struct nvs_allocation *parked;
+static size_t parked_count, parked_bytes;
+
+/* Far from the driver's own buffer ids, which count up from 1. */
+static uint64_t next_id = 1ull << 48;
+
+/* Two ranges that overlap are equal: a range of one byte finds the allocation that holds it. */
+static int compare_ranges(const void *left, const void *right)
+{
+	const struct nvs_allocation *a = left, *b = right;
+	if (a->base + a->size <= b->base)
+		return -1;
+	return a->base >= b->base + b->size ? 1 : 0;
+}
+
+static struct nvs_allocation *find_allocation(CUdeviceptr p)
+{
+	struct nvs_allocation key = {.base = p, .size = 1};
+	struct nvs_allocation **node = tfind(&key, &by_address, compare_ranges);
+	return node != NULL ? *node : NULL;
+}
+
+bool nvs_table_insert(struct nvs_allocation *allocation)
+{
+	pthread_mutex_lock(&table_lock);
+	struct nvs_allocation **node = tsearch(allocation, &by_address, compare_ranges);
+	bool inserted = node != NULL && *node == allocation;
+	if (inserted) {
+		allocation->id = next_id++;
+		allocation->previous = NULL;
+		allocation->next = allocations;
+		if (allocations != NULL)
+			allocations->previous = allocation;
+		allocations = allocation;
+	}
+	pthread_mutex_unlock(&table_lock);
+	return inserted;
+}
+
+bool nvs_table_find(CUdeviceptr p, struct nvs_allocation *copy)
+{
+	pthread_mutex_lock(&table_lock);
+	struct nvs_allocation *found = find_allocation(p);
+	bool live = found != NULL && !found->parked;
+	if (live)
+		*copy = *found;
+	pthread_mutex_unlock(&table_lock);
+	return live;
+}
+
+static void park(struct nvs_allocation *allocation)
+{
+	allocation->parked = true;
+	allocation->next_parked = parked;
+	parked = allocation;
+	parked_count++;
+	parked_bytes += allocation->size;
+}
+
+enum nvs_parking nvs_table_park(CUdeviceptr p)
+{
+	enum nvs_parking answer = NVS_NOT_OURS;
+	pthread_mutex_lock(&table_lock);
+	struct nvs_allocation *found = find_allocation(p);
+	if (found != NULL)
+		answer = found->base == p && !found->parked ? NVS_PARKED : NVS_NOT_A_BASE;
+	if (answer == NVS_PARKED)
+		park(found);
+	pthread_mutex_unlock(&table_lock);
+	return answer;
+}
+
+void nvs_table_park_context(CUcontext context)
+{
+	pthread_mutex_lock(&table_lock);
+	for (struct nvs_allocation *each = allocations; each != NULL; each = each->next)
+		if (each->context == context && !each->parked)
+			park(each);
+	pthread_mutex_unlock(&table_lock);
+}
+
+void nvs_table_parked(size_t *count, size_t *bytes)
+{
+	pthread_mutex_lock(&table_lock);
+	*count = parked_count;
+	*bytes = parked_bytes;
+	pthread_mutex_unlock(&table_lock);
+}
+
+struct nvs_allocation *nvs_table_take_parked(void)
+{
+	pthread_mutex_lock(&table_lock);
+	struct nvs_allocation *list = parked;
+	parked = NULL;
+	parked_count = parked_bytes = 0;
+	pthread_mutex_unlock(&table_lock);
+	return list;
+}
+
+void nvs_table_put_back_parked(struct nvs_allocation *list)
+{
+	pthread_mutex_lock(&table_lock);
+	while (list != NULL) {
+		struct nvs_allocation *next = list->next_parked;
+		park(list);
+		list = next;
+	}
+	pthread_mutex_unlock(&table_lock);
+}
+
+void nvs_table_remove(struct nvs_allocation *allocation)
+{
+	pthread_mutex_lock(&table_lock);
+	tdelete(allocation, &by_address, compare_ranges);
+	if (allocation->previous != NULL)
+		allocation->previous->next = allocation->next;
+	else
+		allocations = allocation->next;
+	if (allocation->next != NULL)
+		allocation->next->previous = allocation->previous;
+	pthread_mutex_unlock(&table_lock);
+}
+
+/* What the parent's threads were changing at the fork cannot be walked; it is left behind. */
+void nvs_table_after_fork(void)
+{
+	pthread_mutex_init(&table_lock, NULL);
+	by_address = NULL;
+	allocations = parked = NULL;
+	parked_count = parked_bytes = 0;
+}

@@ -1,0 +1,174 @@
+/* The state of a simulated node, shared by every process that uses it: one file, mapped by all, guarded by one robust lock.
+ *
+ * Nobody runs in the background. Whoever touches the node first brings it up to the present (nvs_node_advance), so what a
+ * process sees is always what a driver that never sleeps would have done. Time in here is simulated: nanoseconds since the
+ * node was made, `speed` times as fast as the wall clock.
+ *
+ * Rules: fields are read and written with the lock held, except where a comment says otherwise. A process that dies with the
+ * lock held leaves at worst a step half done; the next one to lock repairs the sums (nvs_node_lock). */
+#ifndef NVS_SIM_NODE_H
+#define NVS_SIM_NODE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define NVS_NODE_MAGIC 0x65726168736e7673ull
+#define NVS_NODE_VERSION 1u /* of the layout below; sim.py checks the same number */
+#define NVS_GPUS 16
+#define NVS_SLOTS 256
+#define NVS_RING 1024 /* submissions in flight per context */
+#define NVS_QUEUES 64 /* more streams than this share a queue, as on hardware */
+#define NVS_UUID_SIZE 41
+#define NVS_BUSY_BUCKETS 16
+#define NVS_BUSY_BUCKET_WALL_NS 62.5e6 /* sixteen of them: the last second */
+
+/* What a card can do; the fields mean what profiles.py says. Rates are per second, launch_overhead is in seconds. */
+struct nvs_profile {
+	char name[32], display_name[64];
+	uint64_t memory_bytes, context_bytes;
+	double memory_bandwidth, flops;
+	double link_h2d, link_d2h, link_duplex, pageable_h2d, pageable_d2h, fault_bandwidth;
+	double timeslice_efficiency, launch_overhead;
+	int32_t compute_major, compute_minor, multiprocessors, reserved;
+};
+
+struct nvs_counters {
+	uint64_t launches, graph_launches;
+	uint64_t bytes_h2d, bytes_d2h, bytes_d2d, bytes_memset, bytes_faulted;
+	uint64_t busy_ns; /* some context computed */
+	uint64_t contexts_created;
+};
+
+struct nvs_gpu {
+	char uuid[NVS_UUID_SIZE], pad[7];
+	uint64_t used; /* bytes, all processes, contexts included */
+	struct nvs_counters counters;
+	double busy; /* exact form of counters.busy_ns */
+	struct {
+		uint64_t index; /* simulated time / width of a bucket */
+		double busy;
+	} buckets[NVS_BUSY_BUCKETS];
+};
+
+enum nvs_engine { NVS_COMPUTE, NVS_H2D, NVS_D2H, NVS_ENGINES, NVS_NO_ENGINE = NVS_ENGINES, NVS_OWNER };
+enum nvs_op_state {
+	NVS_OP_RETIRED, /* its effects happened; the place in the ring is free */
+	NVS_OP_QUEUED,
+	NVS_OP_READY, /* NVS_OWNER only: its turn has come, the owning process must act */
+	NVS_OP_DONE,  /* finished in time; the owning process has yet to carry out its effects */
+};
+enum nvs_count { NVS_COUNT_NOTHING, NVS_COUNT_LAUNCH, NVS_COUNT_H2D, NVS_COUNT_D2H, NVS_COUNT_D2D, NVS_COUNT_MEMSET };
+
+/* "The submission `seq` of slot `slot` is done"; seq 0: no condition. */
+struct nvs_dep {
+	uint64_t seq;
+	uint32_t slot, reserved;
+};
+
+struct nvs_op {
+	uint64_t seq, next; /* next in the same queue, 0: last */
+	double gap;         /* ns before the engine is needed (launch latency, page faults); 0 where there is no engine */
+	double work;        /* NVS_COMPUTE: ns when alone; copies: bytes */
+	double done_at;
+	uint64_t done_order;
+	uint64_t bytes; /* for the counters */
+	uint8_t state, engine, count, pageable;
+	uint32_t queue;
+	struct nvs_dep dep[2];
+};
+
+/* What one process has on one GPU: a context with its queue of work, or only memory that belongs to no context. */
+struct nvs_slot {
+	int32_t pid; /* 0: free */
+	uint32_t gpu;
+	uint64_t start_time; /* of the process, tells it from a later one with the same pid */
+	uint64_t bytes;      /* charged to the GPU */
+	uint32_t has_context, settled;
+	uint64_t tail;    /* last submission; numbers never repeat, not even over owners */
+	uint64_t retired; /* every submission up to this one is retired */
+	uint64_t done_total, ready_total;
+	uint64_t current[NVS_ENGINES];
+	uint64_t busy_queues; /* bit set: queue not empty */
+	struct {
+		uint64_t first, last;
+	} queues[NVS_QUEUES];
+	struct nvs_op ring[NVS_RING];
+};
+
+struct nvs_node {
+	uint64_t magic;
+	uint32_t version, gpu_count;
+	/* Where the parts are, for readers that are not C. */
+	uint32_t gpus_offset, gpu_stride, used_offset, counters_offset;
+	uint32_t slots_offset, slot_stride, slot_count, reserved;
+	double speed;
+	char boot_id[40];
+	char name[64];
+	struct nvs_profile profile;
+	pthread_mutex_t lock;
+	uint32_t wake; /* futex: bumped when waiting longer than was computed may be wrong */
+	uint32_t slot_top; /* no slot in use at or above */
+	int64_t epoch_wall_ns, reaped_wall_ns;
+	double time; /* everything is settled up to here */
+	uint64_t done_order;
+	struct nvs_gpu gpus[NVS_GPUS];
+	struct nvs_slot slots[NVS_SLOTS];
+};
+
+/* ---- node.c: opening, locking ---- */
+
+/* Map the node that NVSHARE_SIM_NODE names, making its state from node.conf when it is the first. NULL after a line on
+ * stderr that says what to do. */
+struct nvs_node *nvs_node_open(void);
+/* Lock, repair what a dead holder left, bring the time to the present. */
+void nvs_node_lock(struct nvs_node *node);
+void nvs_node_unlock(struct nvs_node *node);
+double nvs_node_now(const struct nvs_node *node);
+/* Sleep without the lock until simulated time `until`, `node->wake` differs from `seen`, or 20 ms of wall time passed. */
+void nvs_node_sleep(struct nvs_node *node, double until, uint32_t seen);
+/* Let every sleeper look again. */
+void nvs_node_wake(struct nvs_node *node);
+void nvs_sim_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- config.c ---- */
+/* Read `directory`/node.conf into a zeroed node: name, speed, profile, UUIDs. False with the reason in `error`. */
+bool nvs_config_read(const char *directory, struct nvs_node *node, char *error, size_t size);
+
+/* ---- slots.c: processes ---- */
+
+/* Claim a slot for this process, charged with `bytes`. -1: no room on the card (or in the table). Lock held. */
+int nvs_slot_claim(struct nvs_node *node, unsigned gpu, bool has_context, uint64_t bytes);
+void nvs_slot_release(struct nvs_node *node, int slot);
+/* Charge bytes to the slot's GPU; false when the card is full, even without the dead. */
+bool nvs_slot_charge(struct nvs_node *node, int slot, uint64_t bytes);
+void nvs_slot_refund(struct nvs_node *node, int slot, uint64_t bytes);
+/* Drop what dead processes left; looks at most every 20 ms unless `now`. */
+void nvs_slot_reap(struct nvs_node *node, bool now);
+void nvs_slot_recount(struct nvs_node *node);
+
+/* ---- fluid.c: work and time ---- */
+
+/* Bring the node up to simulated time `now`. */
+void nvs_node_advance(struct nvs_node *node, double now);
+static inline struct nvs_op *nvs_slot_op(struct nvs_slot *slot, uint64_t seq)
+{
+	return &slot->ring[seq % NVS_RING];
+}
+/* True when the submission finished; older ones than the ring remembers have. */
+bool nvs_dep_done(struct nvs_node *node, const struct nvs_dep *dep);
+/* Append; the caller made sure that the ring has room and filled all but seq, next and state. Returns seq. */
+uint64_t nvs_slot_push(struct nvs_node *node, int slot, const struct nvs_op *op);
+/* An NVS_OWNER submission that was ready has been carried out. */
+void nvs_slot_owner_done(struct nvs_node *node, int slot, uint64_t seq);
+/* No earlier than this will the submission be done, as far as is known now; at least the present. */
+double nvs_slot_earliest(struct nvs_node *node, int slot, uint64_t seq);
+/* Forget all queued work, as when a context ends. */
+void nvs_slot_clear(struct nvs_node *node, int slot);
+/* Share of the last wall second in which the GPU computed, 0 to 1. */
+double nvs_gpu_utilization(const struct nvs_node *node, unsigned gpu);
+/* ns that a kernel keeps its card busy when alone; Profile.kernel_seconds in profiles.py without the launch overhead. */
+double nvs_kernel_ns(const struct nvs_profile *profile, double bytes, double flops);
+
+#endif

@@ -1,0 +1,188 @@
+/* The driver's state in this process: initialisation, the lock, fork, which cards are visible. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "sim.h"
+
+struct nvs_process nvs_process;
+__thread struct nvs_thread_state nvs_thread;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+void nvs_lock(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void nvs_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+uint64_t nvs_thread_id(void)
+{
+	return (uint64_t)pthread_self();
+}
+
+/* A forked child has none of its parent's driver; it must start another program to use the GPU. */
+static void after_fork(void)
+{
+	nvs_process.forked = true;
+}
+
+/* One entry of CUDA_VISIBLE_DEVICES: an index, or a UUID or its beginning. -1: names no card. */
+static int find_gpu(const char *entry)
+{
+	const struct nvs_node *node = nvs_process.node;
+	if (strncasecmp(entry, "GPU-", 4) == 0) {
+		for (uint32_t i = 0; i < node->gpu_count; i++)
+			if (strncasecmp(node->gpus[i].uuid, entry, strlen(entry)) == 0)
+				return (int)i;
+		return -1;
+	}
+	char *end = NULL;
+	long index = strtol(entry, &end, 10);
+	return end != entry && *end == '\0' && index >= 0 && index < (long)node->gpu_count ? (int)index : -1;
+}
+
+/* As the real driver: the list ends at the first entry that names no card, or one named before. */
+static void find_devices(void)
+{
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+	char list[1024], *rest = NULL;
+	nvs_process.device_count = 0;
+	if (visible == NULL) {
+		for (uint32_t i = 0; i < nvs_process.node->gpu_count; i++)
+			nvs_process.devices[nvs_process.device_count++] = i;
+		return;
+	}
+	snprintf(list, sizeof(list), "%s", visible);
+	for (char *entry = strtok_r(list, ", ", &rest); entry != NULL; entry = strtok_r(NULL, ", ", &rest)) {
+		int gpu = find_gpu(entry);
+		for (int i = 0; i < nvs_process.device_count && gpu >= 0; i++)
+			if (nvs_process.devices[i] == (unsigned)gpu)
+				gpu = -1;
+		if (gpu < 0)
+			return;
+		nvs_process.devices[nvs_process.device_count++] = (unsigned)gpu;
+	}
+}
+
+/* A program that replaced itself by exec keeps its pid: what the former one had is gone. */
+static void drop_former_self(void)
+{
+	struct nvs_node *node = nvs_process.node;
+	nvs_node_lock(node);
+	for (int i = (int)node->slot_top - 1; i >= 0; i--)
+		if (node->slots[i].pid == getpid())
+			nvs_slot_release(node, i);
+	nvs_node_unlock(node);
+}
+
+NVS_API cuInit(unsigned flags)
+{
+	if (flags != 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (nvs_process.forked)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	nvs_lock();
+	if (nvs_process.node == NULL) {
+		struct nvs_node *node = nvs_node_open();
+		if (node == NULL) {
+			nvs_unlock();
+			return CUDA_ERROR_NO_DEVICE;
+		}
+		nvs_process.node = node;
+		for (int i = 0; i < NVS_GPUS; i++)
+			nvs_process.memory_slot[i] = -1;
+		drop_former_self();
+		find_devices();
+		pthread_atfork(NULL, NULL, after_fork);
+	}
+	CUresult result = nvs_process.device_count > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+	nvs_unlock();
+	return result;
+}
+
+CUresult nvs_begin(void)
+{
+	if (nvs_process.forked || __atomic_load_n(&nvs_process.node, __ATOMIC_ACQUIRE) == NULL)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	nvs_lock();
+	return CUDA_SUCCESS;
+}
+
+CUresult nvs_end(CUresult result)
+{
+	nvs_unlock();
+	return result;
+}
+
+CUcontext nvs_current(void)
+{
+	return nvs_thread.depth == 0 ? NULL : nvs_thread.stack[nvs_thread.depth - 1];
+}
+
+static CUresult check_context(CUcontext ctx)
+{
+	if (ctx == NULL)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (ctx->magic != NVS_CONTEXT)
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	nvs_catch_up();
+	return ctx->sticky;
+}
+
+CUresult nvs_begin_context(CUcontext *ctx)
+{
+	CUresult result = nvs_begin();
+	if (result != CUDA_SUCCESS)
+		return result;
+	*ctx = nvs_current();
+	result = check_context(*ctx);
+	return result == CUDA_SUCCESS ? result : nvs_end(result);
+}
+
+CUresult nvs_begin_stream(CUstream handle, CUstream *stream)
+{
+	CUresult result = nvs_begin();
+	if (result != CUDA_SUCCESS)
+		return result;
+	bool named = handle != NULL && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD;
+	if (named && handle->magic != NVS_STREAM)
+		return nvs_end(CUDA_ERROR_INVALID_HANDLE);
+	CUcontext ctx = named ? handle->ctx : nvs_current();
+	result = check_context(ctx);
+	if (result != CUDA_SUCCESS)
+		return nvs_end(result);
+	*stream = nvs_stream_of(ctx, handle);
+	return *stream != NULL ? CUDA_SUCCESS : nvs_end(CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+int nvs_gpu_of(CUdevice device)
+{
+	return device >= 0 && device < nvs_process.device_count ? (int)nvs_process.devices[device] : -1;
+}
+
+int nvs_memory_slot(unsigned gpu)
+{
+	if (nvs_process.memory_slot[gpu] < 0) {
+		nvs_node_lock(nvs_process.node);
+		nvs_process.memory_slot[gpu] = nvs_slot_claim(nvs_process.node, gpu, false, 0);
+		nvs_node_unlock(nvs_process.node);
+	}
+	return nvs_process.memory_slot[gpu];
+}
+
+void nvs_say_limits(const char *what)
+{
+	static bool said;
+	if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+		nvs_sim_say("%s: it runs driver-API programs with built-in kernels only (nvs_add_f32, nvs_scale_f32, nvs_spin); "
+			    "CUDA runtime programs such as PyTorch need a real card",
+		    what);
+}

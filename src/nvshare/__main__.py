@@ -1,0 +1,3 @@
+from nvshare.cli.main import main
+
+main()

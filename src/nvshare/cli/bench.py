@@ -1,0 +1,231 @@
+"""``nvshare bench``: measure, in the model, on a simulated node or on the GPUs of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from nvshare.cli.options import fail
+from nvshare.client.connection import SchedulerError
+from nvshare.gpu.cards import NoCards
+from nvshare.gpu.profiles import Profile, parse_node
+from nvshare.gpu.sim import SimError
+from nvshare.lab import mission, places
+from nvshare.lab.findings import findings
+from nvshare.lab.mission import Mission, Row, Scenario
+from nvshare.lab.model.run import ModelBackend
+from nvshare.lab.outcome import Backend, ignore_progress
+from nvshare.lab.outcome import Progress as Told
+from nvshare.lab.processes import ProcessBackend
+from nvshare.lab.report import row_report, summary_table
+from nvshare.lab.team import TeamStalled
+from nvshare.native import NativeMissing
+
+_SOLO_WALL_SECONDS = 2.5  # what a task takes alone on a simulated node, unless --shorten says otherwise
+
+
+def _tests(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """``1,4`` as numbers of tests; all of them without."""
+    if value is None:
+        return mission.TESTS
+    allowed = ", ".join(map(str, mission.TESTS))
+    try:
+        tests = tuple(int(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of tests: allowed are {allowed}, e.g. 1,4") from None
+    for test in tests:
+        if test in mission.NOT_YET:
+            raise click.BadParameter(mission.NOT_YET[test])
+        if test not in mission.TESTS:
+            raise click.BadParameter(f"there is no test {test}: allowed are {allowed}")
+    return tests
+
+
+def _node(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """``2xT4``, if there is such a node."""
+    if value is not None:
+        try:
+            parse_node(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+    return value
+
+
+def _scale(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, float]:
+    """``link=0.5``, ``kernel=2``."""
+    scale: dict[str, float] = {}
+    for value in values:
+        what, _, factor = value.partition("=")
+        try:
+            scale[what] = float(factor)
+        except ValueError:
+            scale[what] = 0.0
+        if what not in ("link", "kernel") or not 0 < scale[what] < float("inf"):
+            raise click.BadParameter(
+                f"{value!r}: use link=0.5 (half the bandwidth) or kernel=2 (twice as long kernels)"
+            )
+    return scale
+
+
+@contextlib.contextmanager
+def progress_bars() -> Iterator[mission.Started]:
+    """A bar per scenario on a terminal; nothing elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda scenario: ignore_progress
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bars:
+
+        def started(scenario: Scenario) -> Told:
+            bar = bars.add_task(f"test {scenario.test}: {scenario.label} ({scenario.mode})", total=1.0)
+            return lambda part: bars.update(bar, completed=part)
+
+        yield started
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """What can go wrong outside of us, as one line and an exit code. A polite kill ends us as cleanly as Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except NoCards as error:
+        fail(f"{error}. Without a GPU use --sim 2xT4 (simulated) or --model 2xT4 (computed)", 2)
+    except (SchedulerError, SimError, NativeMissing, TeamStalled) as error:
+        fail(str(error), 1)
+    except KeyboardInterrupt:
+        fail("interrupted; nothing was left running", 130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _simulated_rows(
+    spec: str, profile: Profile, gpus: int, speed: float, shorten: float | None, tests: tuple[int, ...]
+) -> tuple[str, list[Row]]:
+    """Simulated rows, with what the model says of the very same scenarios beside them."""
+    parts = _parts(shorten) if shorten else mission.shortening(profile, _SOLO_WALL_SECONDS * speed)
+    model_rows = Mission(ModelBackend(gpus, profile), parts).rows(tests)
+    with places.simulated(spec, speed, "bench", profile) as place, progress_bars() as started:
+        rows = Mission(ProcessBackend(place), parts, started).rows(tests)
+    return place.title, mission.compare_with_model(rows, model_rows)
+
+
+def _plain_rows(backend: Backend, shorten: float | None, tests: tuple[int, ...]) -> tuple[str, list[Row]]:
+    with progress_bars() as started:
+        return backend.title, Mission(backend, _parts(shorten or 1.0), started).rows(tests)
+
+
+def _parts(shorten: float) -> dict[str, float]:
+    return dict.fromkeys(mission.BASELINES, shorten)
+
+
+def _show(title: str, rows: list[Row]) -> None:
+    click.echo(f"nvshare bench mission on {title}\n")
+    for row in rows:
+        click.echo(row_report(row) + "\n")
+    click.echo(summary_table(rows) + "\n")
+    for sentence in findings(rows):
+        click.echo(sentence)
+
+
+def write_json(path: Path, title: str, rows: list[Row], sentences: list[str]) -> None:
+    """The result as a file, for machines."""
+    source = rows[0].source
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        "simulated": source == "simulated",
+        "source": source,
+        "node": title,
+        "rows": [row.to_dict() for row in rows],
+        "findings": sentences,
+    }
+    path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Measure: in the model, on a simulated node, or on the GPUs of this machine."""
+
+
+@command.command("mission")
+@click.option(
+    "--model", "model_spec", callback=_node, metavar="NODE", help="In virtual time, exact and deterministic, e.g. 2xT4."
+)
+@click.option(
+    "--sim",
+    "sim_spec",
+    callback=_node,
+    metavar="NODE",
+    help="Real processes on a simulated node of its own, e.g. 2xT4.",
+)
+@click.option(
+    "--speed", type=click.FloatRange(0.01, 100), default=10.0, show_default=True, help="Of the simulated node."
+)
+@click.option("--only", "tests", callback=_tests, metavar="TESTS", help="Tests to run, e.g. 1,4. Default: all.")
+@click.option(
+    "--shorten",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Part of the iterations to run. Default: all; simulated: what takes a few seconds.",
+)
+@click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file."
+)
+@click.option(
+    "--scale",
+    callback=_scale,
+    multiple=True,
+    metavar="WHAT=FACTOR",
+    help="link=0.5 or kernel=2: change the modelled or simulated card.",
+)
+def mission_command(
+    model_spec: str | None,
+    sim_spec: str | None,
+    speed: float,
+    tests: tuple[int, ...],
+    shorten: float | None,
+    json_path: Path | None,
+    scale: dict[str, float],
+) -> None:
+    """The published table: tasks alone, together and mostly idle, against plain runs.
+
+    \b
+    nvshare bench mission --model 2xT4                 computed, in a second
+    nvshare bench mission --sim 2xT4 --only 4,6        real processes, simulated GPUs
+    nvshare bench mission --json result.json           the GPUs of this machine
+
+    Durations are those of the tasks' own loops, the mean over the tasks. Exit code 1 when a task failed.
+    """
+    if model_spec and sim_spec:
+        raise click.UsageError("--model and --sim do not go together: choose one")
+    spec = model_spec or sim_spec
+    if scale and not spec:
+        raise click.UsageError("--scale changes a modelled or simulated card: give --model or --sim too")
+    with plain_errors():
+        if spec is None:
+            title, rows = _plain_rows(ProcessBackend(places.real()), shorten, tests)
+        else:
+            gpus, plain = parse_node(spec)
+            profile = plain.scaled(**scale) if scale else plain
+            if model_spec:
+                title, rows = _plain_rows(ModelBackend(gpus, profile), shorten, tests)
+            else:
+                title, rows = _simulated_rows(spec, profile, gpus, speed, shorten, tests)
+    _show(title, rows)
+    if json_path is not None:
+        write_json(json_path, title, rows, findings(rows))
+        click.echo(f"\nrows written to {json_path}")
+    sys.exit(0 if all(row.passed for row in rows) else 1)

@@ -1,0 +1,243 @@
+"""``nvsharectl``: look at a running scheduler and change its settings."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from nvshare import __version__, config
+from nvshare.cli.options import fail
+from nvshare.client.connection import Connection, NoScheduler, RequestRefused, SchedulerError
+
+_PERIOD = 1.0  # seconds between two looks of --watch
+_ON_OFF = {"on": True, "off": False}
+
+
+def _ask(socket: Path, op: str, **fields: Any) -> dict[str, Any]:
+    """One request on a connection of its own; ends the command when it fails."""
+    try:
+        with Connection(socket) as connection:
+            return connection.request(op, **fields)
+    except RequestRefused as error:
+        fail(str(error), 2)
+    except SchedulerError as error:
+        fail(str(error), 1)
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--socket", type=click.Path(path_type=Path), help="The scheduler's socket. Default: as the library finds it."
+)
+@click.option(
+    "-T", "--set-tq", type=click.IntRange(*config.QUANTUM_BOUNDS), metavar="N", help="Set a fixed quantum of N seconds."
+)
+@click.option("-S", "--anti-thrash", type=click.Choice(["on", "off"]), help="off: everybody runs freely.")
+@click.version_option(__version__, prog_name="nvsharectl")
+@click.pass_context
+def main(ctx: click.Context, socket: Path | None, set_tq: int | None, anti_thrash: str | None) -> None:
+    """Looks at and configures a running nvshare-scheduler.
+
+    \b
+    nvsharectl status --watch
+    nvsharectl set --mode serial
+    nvsharectl set --pid 4711 --mem 4GiB --cores 30
+    nvsharectl -T 30                     fixed quantum of 30 seconds
+    nvsharectl -S off                    no turns at all
+    """
+    ctx.obj = socket or config.find_socket()
+    changes: dict[str, Any] = {}
+    if set_tq is not None:
+        changes["quantum"] = set_tq
+    if anti_thrash is not None:
+        changes["anti_thrash"] = _ON_OFF[anti_thrash]
+    if changes:
+        click.echo(_describe_settings(_ask(ctx.obj, "set", **changes)["settings"]))
+    elif ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="The whole snapshot as JSON (with --watch: one line a second).")
+@click.option("--watch", is_flag=True, help="Again every second, until Ctrl-C.")
+@click.pass_obj
+def status(socket: Path, as_json: bool, watch: bool) -> None:
+    """Show the GPUs, who runs, who waits, and what they hold."""
+    try:
+        if not watch:
+            snapshot = _ask(socket, "status")["status"]
+            if as_json:
+                click.echo(json.dumps(snapshot, indent=2))
+            else:
+                Console().print(status_view(snapshot))
+        elif as_json:
+            while True:
+                click.echo(json.dumps(_ask(socket, "status")["status"]))
+                time.sleep(_PERIOD)
+        else:
+            _watch(socket)
+    except KeyboardInterrupt:
+        pass
+
+
+def _watch(socket: Path) -> None:
+    _ask(socket, "status")  # a scheduler that is not there is an error at first, later only news
+    with Live(console=Console(), auto_refresh=False) as live:
+        while True:
+            try:
+                with Connection(socket) as connection:
+                    live.update(status_view(connection.request("status")["status"]), refresh=True)
+            except NoScheduler as error:
+                live.update(Text(str(error)), refresh=True)
+            time.sleep(_PERIOD)
+
+
+@main.command("set")
+@click.option("--mode", type=click.Choice(config.MODES), help="How tasks share a card.")
+@click.option("--client", metavar="ID", help="Whose quota: the group of this client (16 hex digits).")
+@click.option("--pid", type=int, help="Whose quota: the group of this process.")
+@click.option("--pod", metavar="NAMESPACE/NAME", help="Whose quota: this pod.")
+@click.option("--run", metavar="ID", help="Whose quota: this `nvshare run`.")
+@click.option("--mem", metavar="SIZE", help="Memory quota, e.g. 4GiB, or none.")
+@click.option("--cores", metavar="PERCENT", help="Compute quota in percent of one GPU, 1 to 100, or none.")
+@click.option("--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks.")
+@click.pass_obj
+def set_command(socket: Path, /, mode: str | None, **options: Any) -> None:
+    """Change the scheduling mode, or the quotas of one client's group.
+
+    \b
+    nvsharectl set --mode concurrent
+    nvsharectl set --pod default/notebook-3 --mem 4GiB --cores 30
+    nvsharectl set --run 4711 --mem none
+    """
+    targets = {name: options[name] for name in ("client", "pid", "pod", "run") if options[name] is not None}
+    limits = _limits(options["mem"], options["cores"], options["priority"])
+    if len(targets) > 1 or bool(targets) != bool(limits) or not (mode or limits):
+        raise click.UsageError(
+            "give --mode, or one of --client, --pid, --pod, --run together with any of --mem, --cores, --priority"
+        )
+    if mode:
+        click.echo(_describe_settings(_ask(socket, "set", mode=mode)["settings"]))
+    if limits:
+        click.echo(_describe_group(_ask(socket, "limit", target=targets, **limits)["group"]))
+
+
+def _limits(mem: str | None, cores: str | None, priority: str | None) -> dict[str, Any]:
+    limits: dict[str, Any] = {}
+    if mem is not None:
+        try:
+            limits["mem"] = None if mem == "none" else config.parse_size(mem)
+        except ValueError as error:
+            raise click.BadParameter(f"{error}; or none", param_hint="--mem") from error
+    if cores is not None:
+        low, high = config.CORE_BOUNDS
+        if cores != "none" and not (cores.isdecimal() and low <= int(cores) <= high):
+            raise click.BadParameter(
+                f"{cores!r} is not a whole number from {low} to {high}, or none", param_hint="--cores"
+            )
+        limits["cores"] = None if cores == "none" else int(cores)
+    if priority is not None:
+        limits["priority"] = priority
+    return limits
+
+
+def _describe_settings(settings: dict[str, Any]) -> str:
+    quantum = f"{settings['quantum_s']:g} s" if settings["switch_time"] == "fixed" else "auto"
+    anti_thrash = "on" if settings["anti_thrash"] else "off"
+    return f"mode {settings['mode']}, quantum {quantum}, anti-thrash {anti_thrash}"
+
+
+def _describe_group(group: dict[str, Any]) -> str:
+    mem, cores = group.get("mem_limit"), group.get("core_limit")
+    return (
+        f"{group['id']}: memory {config.format_size(mem) if mem else 'without limit'}, "
+        f"cores {f'{cores} %' if cores else 'without limit'}, priority {group.get('priority') or 'normal'}"
+    )
+
+
+# --- the view: plain functions over a snapshot
+
+
+def status_view(snapshot: dict[str, Any]) -> Group:
+    """The tables of ``nvsharectl status``."""
+    header = Text(f"nvshare {snapshot['scheduler'].get('release', '')} – {_describe_settings(snapshot['settings'])}")
+    clients = snapshot["clients"]
+    body = _client_table(snapshot) if clients else Text("no clients")
+    return Group(header, _gpu_table(snapshot["gpus"]), body)
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name, justify in columns:
+        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _gpu_table(gpus: list[dict[str, Any]]) -> Table:
+    table = _table(
+        ("GPU", ""),
+        ("CARD", ""),
+        ("ALLOCATED", "right"),
+        ("OF", "right"),
+        ("RUN", "right"),
+        ("WAIT", "right"),
+        ("POLICY", ""),
+    )
+    for gpu in gpus:
+        table.add_row(
+            _short_uuid(gpu["uuid"]),
+            gpu["name"],
+            config.format_size(gpu["allocated"]),
+            config.format_size(gpu["capacity"]),
+            str(len(gpu["running"])),
+            str(len(gpu["waiting"])),
+            gpu["policy"],
+        )
+    return table
+
+
+def _client_table(snapshot: dict[str, Any]) -> Table:
+    labels = {group["id"]: group.get("label") or "" for group in snapshot["groups"]}
+    table = _table(
+        ("CLIENT", ""), ("PID", "right"), ("NAME", ""), ("OWNER", ""), ("GPU", ""), ("STATE", ""),
+        ("MEMORY", "right"), ("LIMIT", "right"), ("BUSY", "right"),
+    )  # fmt: skip
+    for client in snapshot["clients"]:
+        limit = client.get("mem_limit")
+        for place, gpu in enumerate(client["gpus"]):
+            first = place == 0
+            table.add_row(
+                client["id"] if first else "",
+                str(client["pid"]) if first else "",
+                client["name"][:15] if first else "",
+                _owner(client, labels)[:20] if first else "",
+                _short_uuid(gpu["uuid"]),
+                client["state"] if first else "",
+                config.format_size(gpu["allocated"]),
+                config.format_size(limit) if limit else "-",
+                f"{gpu['occupied_s']:.1f} s",
+            )
+    return table
+
+
+def _owner(client: dict[str, Any], labels: dict[str, str]) -> str:
+    if client.get("pod"):
+        return f"{client.get('namespace') or ''}/{client['pod']}"
+    group = str(client["group"])
+    return labels.get(group) or ("" if group.startswith("process:") else group)
+
+
+def _short_uuid(uuid: str) -> str:
+    """Enough of a UUID to tell the cards of one node apart."""
+    return uuid[:12]
+
+
+if __name__ == "__main__":
+    main()

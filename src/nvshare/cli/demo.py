@@ -1,0 +1,91 @@
+"""``nvshare demo``: see it work in under a minute, on the real GPU or a simulated one."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.status import Status
+
+from nvshare.cli.bench import plain_errors, write_json
+from nvshare.gpu.cards import NoCards
+from nvshare.gpu.profiles import parse_node
+from nvshare.lab import demo, places
+from nvshare.lab.outcome import Progress
+from nvshare.lab.processes import Place, ProcessBackend
+from nvshare.lab.report import RULE, summary_table, task_report
+from nvshare.lab.workloads.spec import WORKLOADS
+
+_NODE = "2xT4"
+_SPEED = 10.0
+_SCENE_WALL_SECONDS = 2.5
+
+
+@contextlib.contextmanager
+def _place() -> Iterator[Place]:
+    """The real GPU if there is one, else a simulated node of our own."""
+    try:
+        place = places.real()
+    except NoCards:
+        with places.simulated(_NODE, _SPEED, "demo") as simulated:
+            yield simulated
+        return
+    yield place
+
+
+def _speed_of(place: Place, backend: ProcessBackend) -> float:
+    """Adds per second: known of a simulated card, measured on a real one."""
+    if place.source == "simulated":
+        return 1 / parse_node(_NODE)[1].kernel_seconds(WORKLOADS["add-small"].kernel_bytes)
+    return demo.calibrate(backend)
+
+
+def _introduce(place: Place) -> None:
+    click.echo(f"nvshare demo on {place.title}")
+    if place.source == "simulated":
+        click.echo(
+            f"This machine has no NVIDIA GPU: the cards are simulated, {_SPEED:g} times faster than life. "
+            "The programs, the library and the scheduler are real."
+        )
+    click.echo("")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file."
+)
+def command(json_path: Path | None) -> None:
+    """See nvshare work: one task alone, two at once, several mostly idle ones, and a memory quota.
+
+    Uses the real GPU if there is one, else a simulated node that is gone afterwards.
+    """
+    console = Console(stderr=True)
+    played = []
+    with plain_errors(), _place() as place:
+        _introduce(place)
+        backend = ProcessBackend(place)
+        with console.status("starting") as status:
+            chosen = demo.scenes(_speed_of(place, backend), _SCENE_WALL_SECONDS * place.speed)
+            for scene, row in demo.play(backend, chosen, lambda title: _follow(status, title)):
+                click.echo(f"{row.test}. {scene.title} ({row.source})\n{task_report(row.details)}\n")
+                played.append((scene, row))
+    rows = [row for _, row in played]
+    click.echo(f"{RULE}\n{summary_table(rows)}\n{RULE}")
+    sentences = [scene.sentence(row) if row.passed else f"FAILED: {scene.title}." for scene, row in played]
+    click.echo("\n".join(sentences))
+    if json_path is not None:
+        write_json(json_path, place.title, rows, sentences)
+        click.echo(f"rows written to {json_path}")
+    for row in rows:
+        if not row.passed:
+            click.echo("\n".join(row.messages), err=True)
+    sys.exit(0 if all(row.passed for row in rows) else 1)
+
+
+def _follow(status: Status, title: str) -> Progress:
+    status.update(title)
+    return lambda part: status.update(f"{title}: {100 * part:.0f} %")

@@ -1,0 +1,71 @@
+"""``nvshare env``: what a plain shell or a container needs to take part."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import click
+
+from nvshare import config
+from nvshare.cli.run import Surroundings, interposer, start_scheduler, surroundings
+from nvshare.client.spawn import is_running
+
+_LIBRARY_INSIDE = "/usr/local/lib/libnvshare.so"
+_SOCKETS_INSIDE = "/var/run/nvshare"
+_STAY = 600.0  # seconds that a scheduler started for a shell waits for its next program
+
+
+def shell_variables(library: Path, place: Surroundings) -> dict[str, str]:
+    """The variables of a shell whose programs share their GPU."""
+    return {**place.variables, "NVSHARE_SOCK": str(place.socket), "LD_PRELOAD": config.preload_with(library)}
+
+
+def docker_arguments(library: Path, socket: Path) -> list[str]:
+    """Arguments of ``docker run`` for a container that takes part. The directory is mounted, not the socket itself: a
+    restarted scheduler makes a new one."""
+    return [
+        "-v", f"{library}:{_LIBRARY_INSIDE}:ro",
+        "-v", f"{socket.parent}:{_SOCKETS_INSIDE}",
+        "-e", f"LD_PRELOAD={_LIBRARY_INSIDE}",
+        "-e", f"NVSHARE_SOCK={_SOCKETS_INSIDE}/{socket.name}",
+    ]  # fmt: skip
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--sim", "spec", metavar="NODE", help="For a simulated node, e.g. 2xT4; starts it.")
+@click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Speed of the simulated node.")
+@click.option("--docker", is_flag=True, help="Print arguments for docker run.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(spec: str | None, speed: float, docker: bool, as_json: bool) -> None:
+    """Print what a shell or a container needs to take part.
+
+    \b
+    eval "$(nvshare env)"                         every program of this shell shares its GPU
+    docker run --gpus all $(nvshare env --docker) IMAGE
+    eval "$(nvshare env --sim 2xT4)"              a simulated node
+    """
+    if docker and spec is not None:
+        raise click.UsageError(
+            "a simulated node lives in this machine's processes: --docker and --sim do not go together"
+        )
+    library = interposer()
+    place = surroundings(spec, speed)
+    if place.simulated:
+        start_scheduler(place, idle_exit=_STAY)
+    elif not is_running(place.socket):
+        click.echo(
+            f"[NVSHARE][WARN]: no scheduler answers on {place.socket}; start one with: nvshare-scheduler --user",
+            err=True,
+        )
+    if docker:
+        arguments = docker_arguments(library, place.socket)
+        click.echo(json.dumps(arguments) if as_json else shlex.join(arguments))
+        return
+    variables = shell_variables(library, place)
+    if as_json:
+        click.echo(json.dumps(variables, indent=2))
+        return
+    for name, value in variables.items():
+        click.echo(f"export {name}={shlex.quote(value)}")

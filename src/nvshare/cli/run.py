@@ -1,0 +1,258 @@
+"""``nvshare run``: a command with its GPU shared."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nvshare import config, native
+from nvshare.cli.options import SIZE, fail
+from nvshare.client.connection import Connection, OtherVersion, RequestRefused, SchedulerError
+from nvshare.client.spawn import LOG_NAME, SchedulerNotStarted, ensure_scheduler, is_running
+from nvshare.gpu import sim
+
+_PR_SET_CHILD_SUBREAPER = 36
+_SI_KERNEL = 0x80
+_FORWARDED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+_IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
+_GRACE = 2.0  # seconds that processes left behind have between SIGTERM and SIGKILL
+_RETRY = 0.2  # seconds between attempts to reach a scheduler that went away
+
+
+def say(text: str) -> None:
+    """One line for the user, on standard error."""
+    click.echo(f"[NVSHARE][INFO]: {text}", err=True)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a command runs: the scheduler's socket and the variables that differ from ours."""
+
+    socket: Path
+    variables: dict[str, str]
+    simulated: str | None = None
+
+
+def surroundings(spec: str | None, speed: float) -> Surroundings:
+    """The machine's own GPUs, or a simulated node (made when it is not there); ends the command when it cannot be."""
+    if spec is None:
+        socket = config.find_socket()
+        if socket == config.SYSTEM_SOCKET and not is_running(socket):
+            socket = config.user_socket()
+        return Surroundings(socket, {})
+    try:
+        sim.parse_node(spec)
+    except ValueError as error:
+        fail(str(error), 2)
+    node = sim.up(spec, speed=speed)
+    return Surroundings(node.socket, node.env(), node.name)
+
+
+def start_scheduler(
+    place: Surroundings, card_memory: int | None = None, mode: str | None = None, **options: Any
+) -> None:
+    """Make sure that a scheduler answers there, and say so when it was started for this."""
+    env = config.child_environment(place.variables)
+    try:
+        started = ensure_scheduler(place.socket, env, card_memory, mode, **options)
+    except SchedulerNotStarted as error:
+        fail(str(error), 2)
+    what = f"simulated node {place.simulated}" if place.simulated else "your user"
+    if started:
+        log = place.socket.parent / LOG_NAME
+        say(f"started a scheduler for {what} on {place.socket} (log: {log})")
+    elif card_memory is not None or mode is not None:
+        say(
+            f"a scheduler runs on {place.socket} already: --card-memory and --mode count for a new one only "
+            "(change the mode with: nvsharectl set --mode)"
+        )
+
+
+def interposer() -> Path:
+    """``libnvshare.so``; ends the command when it is not built."""
+    try:
+        return native.interposer()
+    except native.NativeMissing as error:
+        fail(str(error), 1)
+
+
+class RunGroup:
+    """The group that the command's processes belong to; opened again whenever the scheduler comes back."""
+
+    def __init__(self, socket: Path, quotas: Mapping[str, Any]) -> None:
+        """Open it; ``SchedulerError`` when the scheduler refuses."""
+        self._socket = socket
+        self._quotas = quotas
+        self._stop = threading.Event()
+        self._connection = self._open()
+        self._thread = threading.Thread(target=self._keep_open, daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch the connection. Not before the command has been started: a fork copies no threads."""
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._connection.interrupt()
+        self._thread.join()
+        self._connection.close()
+
+    def _open(self) -> Connection:
+        connection = Connection(self._socket)
+        try:
+            connection.request("run", **self._quotas)
+        except SchedulerError:
+            connection.close()
+            raise
+        return connection
+
+    def _keep_open(self) -> None:
+        while not self._stop.is_set():
+            self._connection.wait_for_end()
+            self._connection.close()
+            while not self._stop.is_set():
+                try:
+                    self._connection = self._open()
+                    break
+                except (RequestRefused, OtherVersion) as error:
+                    click.echo(f"[NVSHARE][WARN]: the scheduler takes this run no more: {error}", err=True)
+                    return
+                except SchedulerError:
+                    self._stop.wait(_RETRY)
+
+
+def _adopt_orphans() -> None:
+    """Descendants whose parent ends become our children, so that the kernel's parent chain still leads to us."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _start(command: tuple[str, ...], env: Mapping[str, str]) -> int:
+    try:
+        return os.posix_spawnp(
+            command[0],
+            command,
+            env,
+            setsigmask=[],
+            setsigdef=_FORWARDED | _IGNORED_BY_PYTHON,
+        )
+    except FileNotFoundError:
+        fail(f"{command[0]}: command not found", 127)
+    except OSError as error:
+        fail(f"{command[0]}: {error.strerror}", 126)
+
+
+def _await(child: int) -> int:
+    """Wait for the command, passing signals on; its exit code, 128 + n when signal n ended it."""
+    while True:
+        info = signal.sigwaitinfo(_FORWARDED | {signal.SIGCHLD})
+        if info.si_signo == signal.SIGCHLD:
+            code = _reap(child)
+            if code is not None:
+                return code
+        elif info.si_code != _SI_KERNEL:  # one from the terminal has reached the command already
+            os.kill(child, info.si_signo)
+
+
+def _reap(child: int) -> int | None:
+    """Collect whoever ended; the command's exit code when it is among them."""
+    code = None
+    try:
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return code
+            if pid == child:
+                code = os.waitstatus_to_exitcode(status)
+                code = 128 - code if code < 0 else code
+    except ChildProcessError:
+        return code
+
+
+def _children() -> set[int]:
+    me = os.getpid()
+    try:
+        return {int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()}
+    except FileNotFoundError:
+        return set()  # a kernel built without it
+
+
+def _end_leftovers() -> None:
+    """End what the command left running: what it leaves would run on with its quota gone."""
+    deadline = time.monotonic() + _GRACE
+    told: set[int] = set()
+    beyond_us: set[int] = set()  # changed their user
+    while children := _children() - beyond_us:
+        late = time.monotonic() > deadline
+        for pid in children if late else children - told:
+            try:
+                os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+            except PermissionError:
+                beyond_us.add(pid)
+            told.add(pid)
+        signal.sigtimedwait({signal.SIGCHLD}, 0.05)
+        _reap(0)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False})
+@click.option("--mem", type=SIZE, help="Memory quota of the command and all its processes together, e.g. 4GiB.")
+@click.option("--sim", "spec", metavar="NODE", help="On a simulated node, e.g. 2xT4.")
+@click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Speed of the simulated node.")
+@click.option("--card-memory", type=SIZE, help="When a scheduler is started: bytes all tasks may allocate on a card.")
+@click.option("--mode", type=click.Choice(config.MODES), help="When a scheduler is started: how tasks share a card.")
+@click.option("--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks.")
+@click.option("--name", "label", help="How nvsharectl status calls this run. Default: the command's name.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(
+    mem: int | None,
+    spec: str | None,
+    speed: float,
+    card_memory: int | None,
+    mode: str | None,
+    priority: str | None,
+    label: str | None,
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND with its GPU shared.
+
+    \b
+    nvshare run -- python train.py
+    nvshare run --mem 4GiB --name trial-7 -- python train.py
+    nvshare run --sim 2xT4 --speed 10 -- ./program
+
+    Talks to the scheduler of this machine, or starts one for you when none answers. All processes below the command
+    share its quota; those it leaves running when it ends are ended too.
+    """
+    library = interposer()
+    place = surroundings(spec, speed)
+    start_scheduler(place, card_memory, mode)
+    quotas = {"label": label or os.path.basename(command[0]), "mem": mem, "priority": priority}
+    variables = {**place.variables, "NVSHARE_SOCK": str(place.socket), "LD_PRELOAD": config.preload_with(library)}
+    if mem is not None:
+        variables["NVSHARE_GPU_MEMORY_LIMIT"] = str(mem)
+    if priority is not None:
+        variables["NVSHARE_PRIORITY"] = priority
+    raise SystemExit(_run(command, config.child_environment(variables), place.socket, quotas))
+
+
+def _run(command: tuple[str, ...], env: Mapping[str, str], socket: Path, quotas: Mapping[str, Any]) -> int:
+    try:
+        group = RunGroup(socket, quotas)
+    except SchedulerError as error:
+        fail(str(error), 1)
+    _adopt_orphans()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
+    child = _start(command, env)
+    group.start()
+    code = _await(child)
+    _end_leftovers()
+    group.close()
+    return code

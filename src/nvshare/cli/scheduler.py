@@ -1,0 +1,108 @@
+"""``nvshare-scheduler``: the daemon of a node, or of one user."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from nvshare import __version__, config
+from nvshare.cli.options import SIZE, fail
+from nvshare.daemon.exclusive import Unavailable
+from nvshare.daemon.serve import Place, serve
+from nvshare.gpu.cards import NoCards, NvmlCards
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path),
+    help="Listen here. Default: NVSHARE_SOCK, else the system's socket.",
+)
+@click.option("--user", is_flag=True, help="A scheduler for yourself alone: your own socket, closed to others.")
+@click.option(
+    "--card-memory",
+    type=SIZE,
+    help="Bytes all tasks together may allocate on a card, e.g. 16GiB (NVSHARE_CARD_MEMORY).",
+)
+@click.option("--mode", type=click.Choice(config.MODES), help="How tasks share a card (NVSHARE_SCHEDULING_MODE).")
+@click.option(
+    "--tq",
+    type=click.IntRange(*config.QUANTUM_BOUNDS),
+    metavar="SECONDS",
+    help="Fixed quantum; default: from what a switch costs.",
+)
+@click.option("--debug", is_flag=True, help="Log every decision (NVSHARE_DEBUG).")
+@click.option("--ready-fd", type=int, metavar="N", help="Write a byte to this descriptor when listening.")
+@click.option(
+    "--idle-exit",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="End after so long without a connection; 0: never.",
+)
+@click.option("--detach", is_flag=True, help="Go on in the background.")
+@click.version_option(__version__, prog_name="nvshare-scheduler")
+def main(
+    socket_path: Path | None,
+    user: bool,
+    card_memory: int | None,
+    mode: str | None,
+    tq: int | None,
+    debug: bool,
+    ready_fd: int | None,
+    idle_exit: float,
+    detach: bool,
+) -> None:
+    """Schedules the tasks that share the GPUs of this node. One per GPU.
+
+    \b
+    nvshare-scheduler                        for everybody on this machine (as root)
+    nvshare-scheduler --user                 for yourself, no root needed
+    nvshare-scheduler --card-memory 16GiB    tasks share 16 GiB of each card
+    nvshare-scheduler --mode serial --tq 30  one task at a time, 30 seconds each
+
+    `nvshare run` starts one by itself when none answers. Stop it with Ctrl-C or SIGTERM: tasks keep running.
+    """
+    if detach:
+        _go_to_background()
+    environment = config.Environment()
+    settings = config.scheduler_config(environment, mode=mode, quantum=tq, card_memory=card_memory, debug=debug)
+    log = config.configure_logging(settings.debug)
+    for warning in environment.warnings:
+        log.warning("%s", warning)
+    place = Place(socket_path or config.scheduler_socket(user), private=user or os.getuid() != 0, idle_exit=idle_exit)
+    try:
+        source = NvmlCards()
+    except NoCards as error:
+        fail(f"{error}. Try a simulated card instead: nvshare run --sim 2xT4 -- COMMAND", 2)
+    try:
+        serve(settings, place, source, lambda: _signal_ready(ready_fd))
+    except Unavailable as error:
+        fail(str(error), 2)
+    finally:
+        source.close()
+
+
+def _go_to_background() -> None:
+    """Become a child of init in a session of our own, before anything that a fork would not survive."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+
+
+def _signal_ready(descriptor: int | None) -> None:
+    if descriptor is None:
+        return
+    try:
+        os.write(descriptor, b"\n")
+        os.close(descriptor)
+    except OSError as error:
+        print(f"--ready-fd {descriptor}: {error.strerror}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Starting a scheduler for the user when none answers."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from nvshare.client.connection import Connection, NoScheduler, SchedulerError
+
+IDLE_EXIT = 60.0  # seconds without any connection after which a scheduler we started ends itself
+LOG_NAME = "scheduler.log"
+
+
+class SchedulerNotStarted(SchedulerError):
+    """A scheduler was started and ended at once; the text is its own reason."""
+
+
+def is_running(socket: Path) -> bool:
+    """Whether a scheduler listens on this socket."""
+    try:
+        Connection(socket).close()
+    except NoScheduler:
+        return False
+    return True
+
+
+def ensure_scheduler(
+    socket: Path,
+    env: Mapping[str, str],
+    card_memory: int | None = None,
+    mode: str | None = None,
+    idle_exit: float = IDLE_EXIT,
+) -> bool:
+    """Return once a scheduler answers on this socket; True when it had to be started.
+
+    ``env`` is the whole environment of the scheduler (for a simulated node: with the node's variables). It runs
+    detached from us, logs to ``scheduler.log`` beside its socket and ends itself ``idle_exit`` seconds after its last
+    connection.
+    ``SchedulerNotStarted`` when it cannot run here.
+    """
+    if is_running(socket):
+        return False
+    try:
+        return _ensure(socket, env, card_memory, mode, idle_exit)
+    except OSError as error:
+        raise SchedulerNotStarted(
+            f"cannot start a scheduler on {socket} ({error.strerror}: {error.filename}); "
+            "choose another place with NVSHARE_SOCK"
+        ) from error
+
+
+def _ensure(socket: Path, env: Mapping[str, str], card_memory: int | None, mode: str | None, idle_exit: float) -> bool:
+    socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(socket.parent / LOG_NAME, "ab") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)  # of several who start at once, one starts it and the others find it running
+        if is_running(socket):
+            return False
+        options = ["--user", "--detach", "--socket", str(socket), "--idle-exit", f"{idle_exit:g}"]
+        options += ["--card-memory", str(card_memory)] if card_memory is not None else []
+        options += ["--mode", mode] if mode is not None else []
+        start = log.tell()
+        if not _start(options, env, socket.parent / LOG_NAME):
+            raise SchedulerNotStarted(_reason(socket.parent / LOG_NAME, start))
+    return True
+
+
+def _start(options: list[str], env: Mapping[str, str], log: Path) -> bool:
+    """Start a scheduler; True once it says that it listens, False when it ended instead."""
+    ready, told = os.pipe()
+    try:
+        with open(log, "ab") as output:
+            starter = subprocess.Popen(
+                [sys.executable, "-m", "nvshare.cli.scheduler", *options, "--ready-fd", str(told)],
+                env=_scheduler_environment(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(told,),
+            )
+        os.close(told)
+        told = -1
+        starter.wait()  # the scheduler itself goes on in the background
+        return os.read(ready, 1) != b""
+    finally:
+        os.close(ready)
+        if told >= 0:
+            os.close(told)
+
+
+def _scheduler_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """It must find this very package, also from a source tree, and see the driver as it is, with nothing preloaded."""
+    source = str(Path(__file__).resolve().parents[2])
+    path = ":".join(filter(None, [source, env.get("PYTHONPATH", "")]))
+    return {name: value for name, value in {**env, "PYTHONPATH": path}.items() if name != "LD_PRELOAD"}
+
+
+def _reason(log: Path, start: int) -> str:
+    with open(log, "rb") as text:
+        text.seek(start)
+        lines = text.read().decode(errors="replace").splitlines()
+    last = lines[-1].partition("]: ")[2] or lines[-1] if lines else "it said nothing"
+    return f"the scheduler could not start: {last}"

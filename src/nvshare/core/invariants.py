@@ -1,0 +1,206 @@
+"""What must hold after every event, by name. Tests check it after each step; it is too slow to be used in service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from nvshare.core.policy.multiprogramming import free_share, turn_share
+from nvshare.core.settings import Mode
+from nvshare.core.state import Attachment, Client, Node, Standing
+
+if TYPE_CHECKING:
+    from nvshare.core.turns import Turns
+
+EPSILON = 1e-6  # seconds; times are sums of floats
+
+
+class InvariantBroken(AssertionError):
+    """A named invariant does not hold. The message ends with the recent events and what was answered."""
+
+    def __init__(self, name: str, detail: str, node: Node) -> None:
+        story = "\n".join(
+            f"  {event}\n" + "".join(f"    -> {command}\n" for command in commands) for event, commands in node.story
+        )
+        super().__init__(f"{name}: {detail}\nrecent events, oldest first:\n{story}")
+        self.name = name
+
+
+def check(node: Node, turns: Turns) -> None:
+    for name, invariant in INVARIANTS.items():
+        for detail in invariant(node, turns):
+            raise InvariantBroken(name, detail, node)
+
+
+def _card_not_overcommitted(node: Node, turns: Turns) -> Iterator[str]:
+    """Granted bytes fit the card, unless more was adopted, or the card shrank afterwards."""
+    for gpu in node.gpus.values():
+        held = sum(place.granted - place.released for place in gpu.attachments.values())
+        if held != gpu.allocated:
+            yield f"{gpu.uuid}: clients hold {held} bytes, booked are {gpu.allocated}"
+        if held > max(gpu.capacity, gpu.tolerated):
+            yield f"{gpu.uuid}: {held} bytes on a card of {gpu.capacity} (tolerated: {gpu.tolerated})"
+
+
+def _sums_agree(node: Node, turns: Turns) -> Iterator[str]:
+    """What is summed up as events come equals the sum over the members."""
+    for gpu in node.gpus.values():
+        places = gpu.attachments.values()
+        sums = (
+            ("resident", gpu.resident, sum(place.resident for place in places)),
+            ("host", gpu.host, sum(place.host for place in places)),
+            ("contexts", gpu.contexts, sum(place.context for place in places)),
+            ("running", gpu.allocated_running, sum(place.allocated for place in gpu.running.values())),
+        )
+        for what, booked, real in sums:
+            if booked != real:
+                yield f"{gpu.uuid}: {what} booked as {booked}, members have {real}"
+    for group in node.groups.values():
+        real_by_gpu: dict[str, int] = {}
+        for client in node.clients.values():
+            if client.group is group:
+                for uuid, place in client.gpus.items():
+                    real_by_gpu[uuid] = real_by_gpu.get(uuid, 0) + place.granted - place.released
+        if {k: v for k, v in real_by_gpu.items() if v} != {k: v for k, v in group.allocated.items() if v}:
+            yield f"group {group.id}: booked {group.allocated}, members have {real_by_gpu}"
+
+
+def _one_exclusive_holder(node: Node, turns: Turns) -> Iterator[str]:
+    """At most one client holds an exclusive grant on a card, and then alone; who drains or is stuck does not hold."""
+    for gpu in node.gpus.values():
+        exclusive = [place for place in gpu.running.values() if place.exclusive]
+        if exclusive and len(gpu.running) > 1:
+            yield f"{gpu.uuid}: {_names(gpu.running)} run beside an exclusive grant"
+        if node.settings.mode is Mode.SERIAL and len(exclusive) < len(gpu.running):
+            yield f"{gpu.uuid}: a grant in serial mode is not exclusive"
+
+
+def _standings_agree(node: Node, turns: Turns) -> Iterator[str]:
+    """A client is on a card's list exactly when its own standing says so, and has a grant exactly when not idle."""
+    for client in node.clients.values():
+        for place in client.gpus.values():
+            gpu = place.gpu
+            lists = {
+                Standing.RUNNING: gpu.running,
+                Standing.DRAINING: gpu.draining,
+                Standing.STUCK: gpu.stuck,
+            }
+            for standing, members in lists.items():
+                if (client.id in members) != (place.standing is standing):
+                    yield f"{client.hex} on {gpu.uuid} is {place.standing.value}, but listed {standing.value} or not"
+            if bool(place.grant) != (place.standing is not Standing.IDLE):
+                yield f"{client.hex} on {gpu.uuid} is {place.standing.value} with grant {place.grant}"
+            if (client.id in gpu.queue) != bool(client.ticket):
+                yield f"{client.hex} waits on some of its cards only"
+            if client.ticket and place.standing is Standing.RUNNING:
+                yield f"{client.hex} waits for what it holds on {gpu.uuid}"
+
+
+def _gone_own_nothing(node: Node, turns: Turns) -> Iterator[str]:
+    """A client that is gone is on no card, in no queue, in no group, and has no alarm."""
+    for gpu in node.gpus.values():
+        for members in (gpu.attachments, gpu.running, gpu.draining, gpu.stuck, gpu.queue):
+            for client in members.keys() - node.clients.keys():
+                yield f"{client:016x} is gone but still on {gpu.uuid}"
+    for group in node.groups.values():
+        for client in group.clients.keys() - node.clients.keys():
+            yield f"{client:016x} is gone but still in group {group.id}"
+        if not group.clients and not group.opened:
+            yield f"group {group.id} has neither clients nor an owner"
+    for client in turns.alarms.clients() - node.clients.keys():
+        yield f"{client:016x} is gone but has an alarm"
+
+
+def _grant_numbers_unique(node: Node, turns: Turns) -> Iterator[str]:
+    seen: set[int] = set()
+    for client in node.clients.values():
+        for place in client.gpus.values():
+            if place.grant in seen:
+                yield f"grant {place.grant} is held twice"
+            if place.grant:
+                seen.add(place.grant)
+
+
+def _work_conserving(node: Node, turns: Turns) -> Iterator[str]:
+    """A waiter is held up: by a holder or drainer, by an earlier waiter, or by its own drain on one of its cards."""
+    if not node.settings.anti_thrash:
+        for client in node.clients.values():
+            if client.ticket or any(place.standing is not Standing.IDLE for place in client.gpus.values()):
+                yield f"{client.hex} is scheduled while anti-thrash is off"
+    for client in node.clients.values():
+        if client.ticket and not any(_held_up(node, place) for place in client.gpus.values()):
+            yield f"{client.hex} waits for nothing"
+
+
+def _held_up(node: Node, place: Attachment) -> bool:
+    gpu = place.gpu
+    if place.standing is Standing.DRAINING:
+        return True
+    if not gpu.turns:
+        return False
+    ahead = [other for other in gpu.queue.values() if other.client.ticket < place.client.ticket]
+    busy = bool(gpu.running or gpu.draining)
+    return bool(ahead) or (busy and turn_share(node.settings, place) > free_share(node.settings, gpu))
+
+
+def _first_come_first_served(node: Node, turns: Turns) -> Iterator[str]:
+    """Every card's queue keeps the one order of arrival, so waiting for each other in a circle is impossible."""
+    for gpu in node.gpus.values():
+        tickets = [place.client.ticket for place in gpu.queue.values()]
+        if tickets != sorted(set(tickets)):
+            yield f"{gpu.uuid}: queue order {tickets}"
+
+
+def _nobody_starves(node: Node, turns: Turns) -> Iterator[str]:
+    """Its's turn begins within (waiters ahead + 1) longest turns (quantum + drain deadline), if timers are on time."""
+    for client in node.clients.values():
+        bound = client.start_by + turns.late - client.start_by_late
+        if client.ticket and node.now > bound + EPSILON:
+            yield f"{client.hex} should have begun by {bound}, it is {node.now}"
+
+
+def _turns_end(node: Node, turns: Turns) -> Iterator[str]:
+    """Whoever drains, or holds a turn that others wait for, has an alarm, and it is not overdue."""
+    alarmed = turns.alarms.clients()
+    for client in node.clients.values():
+        if _must_end(client) and client.id not in alarmed:
+            yield f"{client.hex} is never told that its turn or drain is over"
+    due = turns.alarms.next()
+    if due is not None and due <= node.now:
+        yield f"an alarm for {due} was not answered, it is {node.now}"
+
+
+def _must_end(client: Client) -> bool:
+    for place in client.gpus.values():
+        if place.standing is Standing.DRAINING:
+            return True
+        if place.standing is Standing.RUNNING and place.gpu.turns and place.gpu.queue:
+            return True
+    return False
+
+
+def _gangs_complete(node: Node, turns: Turns) -> Iterator[str]:
+    """Of a client's cards none drains while another is held: a turn ends on all of them."""
+    for client in node.clients.values():
+        standings = {place.standing for place in client.gpus.values()}
+        if {Standing.RUNNING, Standing.DRAINING} <= standings:
+            yield f"{client.hex} drains on one of its cards and runs on another"
+
+
+def _names(members: dict[int, Attachment]) -> str:
+    return ", ".join(f"{client:016x}" for client in members)
+
+
+INVARIANTS = {
+    "card not overcommitted": _card_not_overcommitted,
+    "sums agree": _sums_agree,
+    "one exclusive holder": _one_exclusive_holder,
+    "standings agree": _standings_agree,
+    "gone clients own nothing": _gone_own_nothing,
+    "grant numbers unique": _grant_numbers_unique,
+    "work conserving": _work_conserving,
+    "first come, first served": _first_come_first_served,
+    "nobody starves": _nobody_starves,
+    "turns end": _turns_end,
+    "gangs drain together": _gangs_complete,
+}

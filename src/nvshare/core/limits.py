@@ -1,0 +1,145 @@
+"""Groups and their quotas: who belongs together, what they may have, and telling them when that changes."""
+
+from __future__ import annotations
+
+from nvshare.core.commands import Level, Log, SetCoreLimit, SetLimit
+from nvshare.core.policy.capacity import is_material
+from nvshare.core.policy.multiprogramming import MIB
+from nvshare.core.settings import SIZE_MAX, Priority
+from nvshare.core.state import Client, GpuState, Group, Node
+
+FIELDS = frozenset({"mem_limit", "core_limit", "priority"})
+CORE_LIMITS = range(1, 101)
+
+
+class Limits:
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def group(self, name: str) -> Group:
+        """The group of that name, made where there is none."""
+        found = self.node.groups.get(name)
+        if found is None:
+            found = self.node.groups[name] = Group(name)
+        return found
+
+    def join(self, client: Client, mem_limit: int | None, core_limit: int | None, priority: Priority) -> None:
+        """The client belongs to its group now; what its environment says counts where the group has no value."""
+        group = client.group
+        group.clients[client.id] = client
+        before = self._values(group)
+        group.mem_limit.start_with(self._memory(mem_limit, group))
+        group.core_limit.start_with(self._percent(core_limit, group))
+        group.priority.start_with(priority if priority is not Priority.NORMAL else None)
+        self._announce(group, before, but=client)
+
+    def leave(self, client: Client) -> None:
+        group = client.group
+        del group.clients[client.id]
+        self._forget_if_empty(group)
+
+    def open(
+        self, name: str, label: str, mem_limit: int | None, core_limit: int | None, priority: Priority | None
+    ) -> None:
+        group = self.group(name)
+        before = self._values(group)
+        group.opened = True
+        group.label = label
+        group.mem_limit.opened = self._memory(mem_limit, group)
+        group.core_limit.opened = self._percent(core_limit, group)
+        group.priority.opened = priority
+        self._announce(group, before)
+
+    def close(self, name: str) -> None:
+        group = self.node.groups.get(name)
+        if group is None:
+            self.node.commands.append(Log(Level.DEBUG, f"Ignored the end of unknown group {name}"))
+            return
+        group.opened = False
+        self._forget_if_empty(group)
+
+    def change(
+        self,
+        name: str,
+        mem_limit: int | None,
+        core_limit: int | None,
+        priority: Priority | None,
+        clear: frozenset[str],
+    ) -> None:
+        group = self.node.groups.get(name)
+        if group is None:
+            self._warn(f"Ignored limits for unknown group {name}: it has no process and was not opened")
+            return
+        if clear - FIELDS:
+            self._warn(f"Ignored {', '.join(sorted(clear - FIELDS))}: only {', '.join(sorted(FIELDS))} can be cleared")
+        before = self._values(group)
+        if "mem_limit" in clear:
+            group.mem_limit.operator = None
+        if "core_limit" in clear:
+            group.core_limit.operator = None
+        if "priority" in clear:
+            group.priority.operator = None
+        group.mem_limit.operator = self._memory(mem_limit, group) or group.mem_limit.operator
+        group.core_limit.operator = self._percent(core_limit, group) or group.core_limit.operator
+        if priority is not None:
+            group.priority.operator = priority
+        self._announce(group, before)
+
+    def announce_card(self, gpu: GpuState) -> None:
+        """Tell the clients of a card its size, if it changed enough to matter to them."""
+        if is_material(gpu.announced, gpu.capacity, gpu.total, gpu.declared):
+            gpu.announced = gpu.capacity
+            for place in gpu.attachments.values():
+                self.send_memory(place.client, gpu)
+
+    def send_memory(self, client: Client, gpu: GpuState) -> None:
+        self.node.commands.append(SetLimit(client.id, gpu.uuid, client.group.mem_limit.effective, gpu.announced))
+
+    def send_cores(self, client: Client) -> None:
+        self.node.commands.append(SetCoreLimit(client.id, client.group.core_percent))
+
+    def _announce(self, group: Group, before: tuple[int | None, int], but: Client | None = None) -> None:
+        """Tell log and clients what changed; ``but`` is a newcomer who is told everything anyway."""
+        memory, cores = self._values(group)
+        if memory != before[0]:
+            if before[0] is not None or but is None:
+                self._info(f"Memory limit changed for {group.title}: {_megabytes(before[0])} -> {_megabytes(memory)}")
+            for client in group.clients.values():
+                if client is not but:
+                    for place in client.gpus.values():
+                        self.send_memory(client, place.gpu)
+        if cores != before[1]:
+            if but is None:
+                self._info(f"Compute limit changed for {group.title}: {before[1]}% -> {cores}%")
+            for client in group.clients.values():
+                if client is not but:
+                    self.send_cores(client)
+
+    def _values(self, group: Group) -> tuple[int | None, int]:
+        return group.mem_limit.effective, group.core_percent
+
+    def _memory(self, value: int | None, group: Group) -> int | None:
+        if value is None or 0 < value <= SIZE_MAX:
+            return value
+        self._warn(f"Ignored memory limit {value} for {group.title}: between 1 byte and {SIZE_MAX} bytes")
+        return None
+
+    def _percent(self, value: int | None, group: Group) -> int | None:
+        if value is None or value in CORE_LIMITS:
+            return value
+        self._warn(f"Ignored compute limit {value}% for {group.title}: between 1% and 100%")
+        return None
+
+    def _forget_if_empty(self, group: Group) -> None:
+        if not group.clients and not group.opened:
+            del self.node.groups[group.id]
+
+    def _info(self, text: str) -> None:
+        self.node.commands.append(Log(Level.INFO, text))
+
+    def _warn(self, text: str) -> None:
+        self.node.commands.append(Log(Level.WARN, text))
+
+
+def _megabytes(value: int | None) -> str:
+    return "none" if value is None else f"{value // MIB} MB"

@@ -1,0 +1,32 @@
+"""Quantum of round-robin turns.
+
+Guarantees: a turn lasts at most ``max_runtime`` while others wait. A quantum that follows from the cost of a switch
+keeps that cost to 2 % of the time and lasts at least ``multiplier`` times as long, where ``max_runtime`` allows it.
+"""
+
+from __future__ import annotations
+
+from nvshare.core.settings import QUANTUM_MIN, Settings, SwitchTime
+
+SWITCH_SHARE = 0.02  # part of the time that switching may take
+AUTO_FLOOR = 2.0  # seconds; below it, waking up and refilling caches would show
+SMOOTHING = 0.25  # weight of the newest switch in the moving average
+
+
+def quantum(settings: Settings, stall: float) -> float:
+    """Seconds of a turn on a card whose switches keep it from working for ``stall`` seconds each."""
+    if settings.switch_time is SwitchTime.FIXED:
+        return max(QUANTUM_MIN, min(settings.quantum, settings.max_runtime))
+    wanted = max(settings.multiplier * stall, stall / SWITCH_SHARE, AUTO_FLOOR)
+    return min(wanted, settings.max_runtime)
+
+
+def longest_turn(settings: Settings) -> float:
+    """The longest a client may delay those behind it: its quantum, whatever its switches cost, and its drain."""
+    bound = settings.max_runtime if settings.switch_time is SwitchTime.AUTO else quantum(settings, 0.0)
+    return bound + settings.drain_deadline
+
+
+def smoothed(stall: float, measured: float) -> float:
+    """Exponential moving average; the first measurement counts in full."""
+    return measured if stall == 0.0 else stall + SMOOTHING * (measured - stall)

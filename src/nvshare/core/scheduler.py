@@ -1,0 +1,341 @@
+"""The scheduler: ``handle(event)`` is the one door through which its state changes.
+
+It never raises on an event: what concerns an unknown client or card is ignored with a log line, and a client that
+breaks the rules is expelled with a reason. ``turns.py`` decides who runs, ``ledger.py`` books memory, ``limits.py``
+keeps quotas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from nvshare.core import events, ledger
+from nvshare.core.commands import Command, DenyMemory, Expel, GrantMemory, Level, Log, SchedOff, SchedOn
+from nvshare.core.invariants import check
+from nvshare.core.limits import Limits
+from nvshare.core.policy.admission import admit
+from nvshare.core.settings import SIZE_MAX, Settings
+from nvshare.core.snapshot import Snapshot, take
+from nvshare.core.state import Attachment, Client, GpuState, Node
+from nvshare.core.turns import Turns
+
+GRANT_MAX = 1 << 62  # of a claimed grant number; leaves room on the wire for all numbers above it
+
+
+class Scheduler:
+    def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
+        self._node = Node(settings)
+        self._turns = Turns(self._node)
+        self._limits = Limits(self._node)
+        self._handlers: dict[type[events.Event], Callable[[Any], None]] = {
+            events.GpuAdded: self._gpu_added,
+            events.ClientRegistered: self._client_registered,
+            events.GpuAttached: self._gpu_attached,
+            events.ClientGone: self._client_gone,
+            events.LockRequested: self._lock_requested,
+            events.LockReleased: self._lock_released,
+            events.MemoryRequested: self._memory_requested,
+            events.MemoryUpdated: self._memory_updated,
+            events.ContextMeasured: self._context_measured,
+            events.UsageReported: self._usage_reported,
+            events.SettingsChanged: self._settings_changed,
+            events.GroupOpened: self._group_opened,
+            events.GroupClosed: self._group_closed,
+            events.LimitsChanged: self._limits_changed,
+            events.TimerFired: self._timer_fired,
+        }
+
+    @property
+    def settings(self) -> Settings:
+        return self._node.settings
+
+    def handle(self, event: events.Event) -> list[Command]:
+        """Take in one event; the commands that follow from it, to be carried out in this order."""
+        node = self._node
+        commands: list[Command] = []
+        node.commands = commands
+        node.story.append((event, commands))
+        node.now = max(node.now, event.now)
+        self._handlers[type(event)](event)
+        self._turns.settle()
+        return commands
+
+    def validate(self) -> None:
+        """Raise ``InvariantBroken``, with the recent story, when the state contradicts itself or a guarantee."""
+        check(self._node, self._turns)
+
+    def snapshot(self, now: float) -> Snapshot:
+        """What ``status`` shows. Changes nothing."""
+        return take(self._node, now)
+
+    # --- cards
+
+    def _gpu_added(self, event: events.GpuAdded) -> None:
+        node = self._node
+        declared = event.total if event.declared is None else event.declared
+        if not (0 < event.total <= SIZE_MAX and 0 < declared <= SIZE_MAX):
+            self._log(
+                Level.WARN,
+                f"Ignored GPU {event.gpu} with {event.total} bytes, {declared} of them declared: "
+                f"both must be between 1 and {SIZE_MAX}",
+            )
+            return
+        gpu = node.gpus.get(event.gpu)
+        if gpu is None:
+            gpu = node.gpus[event.gpu] = GpuState(event.gpu, event.total)
+            node.gpus = dict(sorted(node.gpus.items()))
+        gpu.total, gpu.name, gpu.declared = event.total, event.name, event.declared
+        self._capacity_changed(gpu)
+        self._turns.reconsider(gpu)
+
+    def _capacity_changed(self, gpu: GpuState) -> None:
+        ledger.recompute_capacity(gpu, self._node.settings)
+        self._limits.announce_card(gpu)
+
+    def _context_measured(self, event: events.ContextMeasured) -> None:
+        place = self._place(event.client, event.gpu)
+        if place is None:
+            return
+        if not 0 <= event.bytes <= SIZE_MAX:
+            self._log(Level.WARN, f"Ignored a context of {event.bytes} bytes of client {place.client.hex}")
+            return
+        ledger.measure_context(place, event.bytes, self._node.settings)
+        self._limits.announce_card(place.gpu)
+        self._turns.reconsider(place.gpu)
+
+    # --- membership
+
+    def _client_registered(self, event: events.ClientRegistered) -> None:
+        node = self._node
+        if event.client in node.clients:
+            self._expel(event.client, "registered twice; a process registers once and attaches further GPUs")
+            return
+        problem = self._problem(event.gpus) if event.gpus else "registered without a GPU"
+        if problem is not None:
+            self._expel(event.client, problem)
+            return
+        client = node.clients[event.client] = Client(
+            event.client,
+            self._limits.group(event.group),
+            event.pid,
+            event.name,
+            event.pod_name,
+            event.pod_namespace,
+            event.can_swap,
+        )
+        self._limits.join(client, event.mem_limit, event.core_limit, event.priority)
+        node.commands.append(SchedOn(client.id) if node.settings.anti_thrash else SchedOff(client.id))
+        self._attach(client, event.gpus)
+        self._limits.send_cores(client)
+        self._resume(client, event.gpus)
+
+    def _gpu_attached(self, event: events.GpuAttached) -> None:
+        client = self._client(event.client)
+        if client is None:
+            return
+        problem = self._problem(event.gpus)
+        if problem is not None:
+            self._expel(event.client, problem)
+            return
+        further = tuple(held for held in event.gpus if held.gpu not in client.gpus)
+        if len(further) < len(event.gpus):
+            self._log(Level.DEBUG, f"Ignored GPUs that client {client.hex} had attached before")
+        self._attach(client, further)
+        self._resume(client, further)
+
+    def _problem(self, gpus: Iterable[events.HeldGpu]) -> str | None:
+        """Why these GPUs cannot be a client's, in words for its owner."""
+        seen: set[str] = set()
+        for held in gpus:
+            if held.gpu not in self._node.gpus:
+                return f"unknown GPU {held.gpu}; this scheduler has {', '.join(self._node.gpus) or 'none'}"
+            if held.gpu in seen:
+                return f"named GPU {held.gpu} twice"
+            seen.add(held.gpu)
+            if not 0 <= held.resident <= held.allocated <= SIZE_MAX:
+                return f"claims {held.resident} of {held.allocated} bytes resident on GPU {held.gpu}, which cannot be"
+            if not 0 <= held.grant <= GRANT_MAX:
+                return f"claims grant {held.grant} on GPU {held.gpu}, a number that was never given"
+        return None
+
+    def _attach(self, client: Client, gpus: Iterable[events.HeldGpu]) -> None:
+        for held in gpus:
+            gpu = self._node.gpus[held.gpu]
+            place = client.gpus[gpu.uuid] = gpu.attachments[client.id] = Attachment(client, gpu)
+            place.need = held.allocated
+            ledger.adopt(place, held.allocated, held.resident)
+            self._limits.send_memory(client, gpu)
+            self._log(
+                Level.INFO,
+                f"Registered client {client.hex} on GPU {gpu.uuid} with Pod name = {client.pod_name or 'none'}, "
+                f"Pod namespace = {client.pod_namespace or 'none'}",
+            )
+        client.gpus = dict(sorted(client.gpus.items()))
+
+    def _resume(self, client: Client, gpus: Iterable[events.HeldGpu]) -> None:
+        """What the client held under an earlier scheduler it holds on; new cards join its gang."""
+        if self._node.settings.anti_thrash:
+            for held in gpus:
+                if held.grant:
+                    self._turns.adopt(client.gpus[held.gpu], held.grant)
+            self._turns.attached(client)
+        for held in gpus:
+            self._turns.reconsider(self._node.gpus[held.gpu])
+
+    def _client_gone(self, event: events.ClientGone) -> None:
+        client = self._client(event.client)
+        if client is not None:
+            self._remove(client)
+
+    def _remove(self, client: Client) -> None:
+        self._log(Level.INFO, f"Removing client {client.hex}")
+        self._turns.remove(client)
+        del self._node.clients[client.id]
+        for place in client.gpus.values():
+            ledger.forget(place, self._node.settings)
+            del place.gpu.attachments[client.id]
+            self._limits.announce_card(place.gpu)
+            self._turns.reconsider(place.gpu)
+        self._limits.leave(client)
+
+    def _expel(self, client: int, reason: str) -> None:
+        self._node.commands.append(Expel(client, reason))
+        self._node.counters.expelled += 1
+        self._log(Level.WARN, f"Expelled client {client:016x}: {reason}")
+        known = self._node.clients.get(client)
+        if known is not None:
+            self._remove(known)
+
+    # --- turns
+
+    def _lock_requested(self, event: events.LockRequested) -> None:
+        place = self._place(event.client, event.gpu)
+        if place is None:
+            return
+        if not 0 <= event.need <= SIZE_MAX:
+            self._expel(event.client, f"says it needs {event.need} bytes on GPU {event.gpu}; no card has that")
+        elif self._node.settings.anti_thrash:
+            self._turns.request(place, event.need)
+        else:
+            self._log(Level.DEBUG, f"Ignored REQ_LOCK of client {place.client.hex}: anti-thrash is off")
+
+    def _lock_released(self, event: events.LockReleased) -> None:
+        place = self._place(event.client, event.gpu)
+        if place is not None:
+            self._turns.release(place, event.grant, event.stuck, event.drain)
+
+    def _timer_fired(self, event: events.TimerFired) -> None:
+        self._turns.timer_fired()
+
+    # --- memory
+
+    def _memory_requested(self, event: events.MemoryRequested) -> None:
+        place = self._place(event.client, event.gpu)
+        if place is None:
+            return
+        node, size = self._node, event.bytes
+        if size < 0:
+            self._expel(event.client, f"asked for {size} bytes on GPU {event.gpu}")
+            return
+        denial = admit(place, size)
+        if denial is not None:
+            node.counters.memory_denied += 1
+            node.commands.append(DenyMemory(event.client, event.gpu, event.request, size, denial.limit, denial.reason))
+            return
+        ledger.grant(place, size)
+        node.counters.memory_granted += 1
+        node.commands.append(GrantMemory(event.client, event.gpu, event.request, size))
+        self._turns.reconsider(place.gpu)
+
+    def _memory_updated(self, event: events.MemoryUpdated) -> None:
+        place = self._place(event.client, event.gpu)
+        if place is None:
+            return
+        problem = _impossible(place, event)
+        if problem is not None:
+            self._expel(event.client, problem)
+            return
+        ledger.report(place, event.released, event.resident, event.host, event.pinned)
+        self._turns.reconsider(place.gpu)
+
+    def _usage_reported(self, event: events.UsageReported) -> None:
+        place = self._place(event.client, event.gpu)
+        if place is None:
+            return
+        out, into = event.swapped_out, event.swapped_in
+        if not (0 <= out <= SIZE_MAX and 0 <= into <= SIZE_MAX):
+            self._expel(event.client, f"says it moved {max(out, into)} bytes of GPU {event.gpu}, which cannot be")
+            return
+        moved = max(0, out - place.swapped_out) + max(0, into - place.swapped_in)
+        self._node.counters.swapped_bytes += moved
+        place.swapped_out, place.swapped_in = out, into
+        place.occupied, place.submissions, place.window = event.occupied, event.submissions, event.window
+
+    # --- settings and quotas
+
+    def _settings_changed(self, event: events.SettingsChanged) -> None:
+        node = self._node
+        before = node.settings
+        try:
+            node.settings = before.changed(
+                mode=event.mode,
+                anti_thrash=event.anti_thrash,
+                switch_time=event.switch_time,
+                quantum=event.quantum,
+                max_runtime=event.max_runtime,
+            )
+        except ValueError as error:
+            self._log(Level.WARN, f"Settings unchanged: {error}")
+            return
+        if node.settings.anti_thrash is not before.anti_thrash:
+            if not node.settings.anti_thrash:
+                self._turns.suspend()
+            answer = SchedOn if node.settings.anti_thrash else SchedOff
+            node.commands.extend(answer(client) for client in node.clients)
+        if node.settings != before:
+            self._turns.settings_changed()
+
+    def _group_opened(self, event: events.GroupOpened) -> None:
+        self._limits.open(event.group, event.label, event.mem_limit, event.core_limit, event.priority)
+
+    def _group_closed(self, event: events.GroupClosed) -> None:
+        self._limits.close(event.group)
+
+    def _limits_changed(self, event: events.LimitsChanged) -> None:
+        self._limits.change(event.group, event.mem_limit, event.core_limit, event.priority, event.clear)
+
+    # --- looking things up
+
+    def _client(self, client: int) -> Client | None:
+        found = self._node.clients.get(client)
+        if found is None:
+            self._log(Level.DEBUG, f"Ignored a message of unknown client {client:016x}")
+        return found
+
+    def _place(self, client: int, gpu: str) -> Attachment | None:
+        found = self._client(client)
+        if found is None:
+            return None
+        place = found.gpus.get(gpu)
+        if place is None:
+            self._log(Level.DEBUG, f"Ignored a message of client {found.hex} about GPU {gpu}: it never attached it")
+        return place
+
+    def _log(self, level: Level, text: str) -> None:
+        self._node.commands.append(Log(level, text))
+
+
+def _impossible(place: Attachment, event: events.MemoryUpdated) -> str | None:
+    """Why a client's report about its memory cannot be true."""
+    if not place.released <= event.released <= place.granted:
+        return (
+            f"says it released {event.released} bytes on GPU {event.gpu}, after {place.released} before "
+            f"and with {place.granted} granted"
+        )
+    allocated = place.granted - event.released
+    if not 0 <= event.resident <= allocated:
+        return f"says {event.resident} bytes are resident on GPU {event.gpu}, with {allocated} allocated"
+    if not (0 <= event.host <= SIZE_MAX and 0 <= event.pinned <= SIZE_MAX):
+        return f"says {max(event.host, event.pinned)} bytes are on the host or pinned, which cannot be"
+    return None

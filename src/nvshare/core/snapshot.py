@@ -1,0 +1,219 @@
+"""The scheduler's state at one moment, as ``status`` shows it. Plain frozen data; views are functions over it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any
+
+from nvshare.core.policy.multiprogramming import reason
+from nvshare.core.policy.quantum import quantum
+from nvshare.core.state import Attachment, Client, GpuState, Group, Node, Standing
+
+VERSION = 1  # of this layout
+
+
+@dataclass(frozen=True)
+class SettingsView:
+    mode: str
+    anti_thrash: bool
+    switch_time: str
+    quantum_s: float
+    max_runtime_s: float
+
+
+@dataclass(frozen=True)
+class GpuView:
+    uuid: str
+    name: str
+    total: int
+    declared: int | None
+    capacity: int
+    allocated: int
+    resident: int
+    contexts: int
+    running: tuple[str, ...]
+    waiting: tuple[str, ...]
+    policy: str  # "free" or "turns"
+    quantum_s: float  # of a turn that would begin now
+    reason: str
+
+
+@dataclass(frozen=True)
+class ClientGpuView:
+    uuid: str
+    allocated: int
+    resident: int
+    host: int
+    pinned: int
+    context: int
+    occupied_s: float
+    submissions: int
+    window: int
+    swapped_out: int
+    swapped_in: int
+    waiting_for: str | None  # who runs, drains or comes first on this card while the client waits
+
+
+@dataclass(frozen=True)
+class ClientView:
+    id: str
+    pid: int
+    name: str
+    pod: str
+    namespace: str
+    group: str
+    priority: str
+    mem_limit: int | None
+    core_limit: int
+    state: str
+    gpus: tuple[ClientGpuView, ...]
+
+
+@dataclass(frozen=True)
+class GroupView:
+    id: str
+    label: str
+    mem_limit: int | None
+    core_limit: int
+    priority: str
+    clients: tuple[str, ...]
+    allocated: dict[str, int]
+
+
+@dataclass(frozen=True)
+class CountersView:
+    grants: int
+    drops: int
+    switches: int
+    memory_granted: int
+    memory_denied: int
+    expelled: int
+    swapped_bytes: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    version: int
+    settings: SettingsView
+    gpus: tuple[GpuView, ...]
+    clients: tuple[ClientView, ...]
+    groups: tuple[GroupView, ...]
+    counters: CountersView
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON of docs/architecture.md: lists for tuples, ids as 16 hex digits."""
+        return {name: _plain(value) for name, value in vars(self).items()}
+
+
+def take(node: Node, now: float) -> Snapshot:
+    settings = node.settings
+    return Snapshot(
+        version=VERSION,
+        settings=SettingsView(
+            settings.mode.value,
+            settings.anti_thrash,
+            settings.switch_time.value,
+            settings.quantum,
+            settings.max_runtime,
+        ),
+        gpus=tuple(_gpu(node, gpu) for gpu in node.gpus.values()),
+        clients=tuple(_client(node, client) for client in node.clients.values()),
+        groups=tuple(_group(group) for group in node.groups.values()),
+        counters=CountersView(**asdict(node.counters)),
+    )
+
+
+def _gpu(node: Node, gpu: GpuState) -> GpuView:
+    return GpuView(
+        uuid=gpu.uuid,
+        name=gpu.name,
+        total=gpu.total,
+        declared=gpu.declared,
+        capacity=gpu.capacity,
+        allocated=gpu.allocated,
+        resident=gpu.resident,
+        contexts=gpu.contexts,
+        running=_ids(gpu.running),
+        waiting=_ids(gpu.queue),
+        policy="turns" if gpu.turns and node.settings.anti_thrash else "free",
+        quantum_s=quantum(node.settings, gpu.stall),
+        reason=reason(node.settings, gpu),
+    )
+
+
+def _client(node: Node, client: Client) -> ClientView:
+    group = client.group
+    return ClientView(
+        id=client.hex,
+        pid=client.pid,
+        name=client.name,
+        pod=client.pod_name,
+        namespace=client.pod_namespace,
+        group=group.id,
+        priority=group.rank.name.lower(),
+        mem_limit=group.mem_limit.effective,
+        core_limit=group.core_percent,
+        state=_state(node, client),
+        gpus=tuple(_client_gpu(place) for place in client.gpus.values()),
+    )
+
+
+def _state(node: Node, client: Client) -> str:
+    if not node.settings.anti_thrash:
+        return "free"
+    standings = {place.standing for place in client.gpus.values()}
+    for standing in (Standing.STUCK, Standing.DRAINING, Standing.RUNNING):
+        if standing in standings:
+            return str(standing.value)
+    return "waiting" if client.ticket else "idle"
+
+
+def _client_gpu(place: Attachment) -> ClientGpuView:
+    return ClientGpuView(
+        uuid=place.gpu.uuid,
+        allocated=place.allocated,
+        resident=place.resident,
+        host=place.host,
+        pinned=place.pinned,
+        context=place.context,
+        occupied_s=place.occupied,
+        submissions=place.submissions,
+        window=place.window,
+        swapped_out=place.swapped_out,
+        swapped_in=place.swapped_in,
+        waiting_for=_waiting_for(place),
+    )
+
+
+def _waiting_for(place: Attachment) -> str | None:
+    """The id of the client whose turn it is before this one's, on this card; None when nothing here holds it up."""
+    if not place.client.ticket or not place.gpu.turns:
+        return None
+    gpu = place.gpu
+    for ahead in (*gpu.running.values(), *gpu.draining.values(), *gpu.queue.values()):
+        return None if ahead is place else ahead.client.hex
+    return None
+
+
+def _group(group: Group) -> GroupView:
+    return GroupView(
+        id=group.id,
+        label=group.label,
+        mem_limit=group.mem_limit.effective,
+        core_limit=group.core_percent,
+        priority=group.rank.name.lower(),
+        clients=_ids(group.clients),
+        allocated=dict(group.allocated),
+    )
+
+
+def _ids(clients: dict[int, Any]) -> tuple[str, ...]:
+    return tuple(f"{client:016x}" for client in clients)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, dict):
+        return dict(value)
+    return {name: _plain(entry) for name, entry in vars(value).items()} if is_dataclass(value) else value

@@ -1,0 +1,185 @@
+"""One connection to the scheduler's socket: frames in, frames out, and what the peer may cost us."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING, cast
+
+from nvshare.core import events
+from nvshare.daemon import identity
+from nvshare.daemon.translate import TO_EVENT, BadMessage, held_gpus
+from nvshare.wire import messages as wire
+from nvshare.wire.codec import Decoder, Encoder, ProtocolError, Unknown, VersionMismatch
+
+if TYPE_CHECKING:
+    from nvshare.daemon.server import Daemon
+
+MAX_UNSENT = 1024 * 1024  # bytes a peer may leave unread before it is dropped
+GOODBYE = 2.0  # seconds a refused peer has to read why
+
+
+class ClientConnection(asyncio.Protocol):
+    """Any peer: an application (registers), ``nvshare run`` (owns a group), or ``nvsharectl`` (asks)."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.peer = identity.Peer(0, -1)
+        self.transport: asyncio.Transport
+        self.client = 0  # 0: not registered
+        self.group = ""
+        self.ancestors: tuple[int, ...] = ()  # process ids, itself first, as they were when it registered
+        self.pod_name = ""  # "namespace/name", by the client, inside a pod only
+        self.gpus: list[str] = []
+        self.owned_run: int | None = (
+            None  # the process whose descendants form the group that lives with this connection
+        )
+        self._decoder = Decoder()
+        self._encoder = Encoder()
+        self._pidfd: int | None = None
+        self._closed = False
+        self._waiting = False
+
+    # --- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.peer = identity.peer_of(self.transport.get_extra_info("socket"))
+        refusal = self.daemon.admit(self)
+        if refusal:
+            self.refuse(refusal, wire.RefusalCode.LIMIT)
+
+    def data_received(self, data: bytes) -> None:
+        self._handle_frames(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._let_go()
+
+    # --- in
+
+    def _handle_frames(self, data: bytes) -> None:
+        if self._closed:
+            return
+        try:
+            for message in self._decoder.feed(data):
+                self._handle(message)
+                if self._closed or self._waiting:
+                    return
+        except VersionMismatch as error:
+            self.refuse(
+                f"this scheduler speaks protocol version {wire.VERSION}, the client version {error.version}: "
+                "use the same nvshare release on both sides",
+                wire.RefusalCode.VERSION,
+            )
+        except ProtocolError as error:
+            self.refuse(str(error))
+        except BadMessage as error:
+            self.refuse(str(error), error.code)
+        else:
+            self.daemon.owes_frame(self, self._decoder.pending > 0)
+
+    def _handle(self, message: wire.Message | Unknown) -> None:
+        to_event = TO_EVENT.get(type(message))  # type: ignore[arg-type]
+        if to_event is not None:
+            assert isinstance(message, wire.Message)
+            if not self.client:
+                raise BadMessage(f"{message.TYPE.name} before REGISTER")
+            event = to_event(self.daemon.now(), self.client, self.gpus, message)
+            self.daemon.dispatch(event)
+        elif isinstance(message, wire.Control):
+            self.daemon.answer_control(self, message.body)
+        elif isinstance(message, wire.Register):
+            self._register(message)
+        elif isinstance(message, wire.Attach):
+            self._attach(message)
+        elif isinstance(message, (wire.SetTq, wire.SchedOn, wire.SchedOff)):
+            self.daemon.legacy_setting(self, message)
+        elif isinstance(message, Unknown):
+            self.daemon.offences.report(self.peer, f"message of unknown type {message.type} skipped", self.daemon.now())
+        else:
+            raise BadMessage(f"{message.TYPE.name} is sent by the scheduler only")
+
+    def _register(self, message: wire.Register) -> None:
+        if self.client:
+            raise BadMessage("REGISTER twice on one connection")
+        gpus = held_gpus(message.gpus, (), self.daemon.known_gpus)
+        if not self.watch_process():
+            return
+        self.gpus = [gpu.gpu for gpu in gpus]
+        self.daemon.register(self, message, gpus)
+
+    def _attach(self, message: wire.Attach) -> None:
+        if not self.client:
+            raise BadMessage("ATTACH before REGISTER")
+        gpus = held_gpus(message.gpus, self.gpus, self.daemon.known_gpus)
+        self.gpus += [gpu.gpu for gpu in gpus]
+        self.daemon.dispatch(events.GpuAttached(self.daemon.now(), self.client, gpus))
+
+    def watch_process(self) -> bool:
+        """Learn of the peer's death from the kernel, also when its child keeps the socket open. False: it is dead."""
+        if self._pidfd is not None:
+            return True
+        connection: socket.socket = self.transport.get_extra_info("socket")
+        try:
+            self._pidfd = identity.peer_pidfd(connection, self.peer)
+        except ProcessLookupError:
+            self.hang_up()
+            return False
+        if self._pidfd is not None:
+            self.daemon.loop.add_reader(self._pidfd, self.hang_up)
+        return True
+
+    # --- a reply that comes later
+
+    def wait_for_reply(self) -> None:
+        """Read nothing more from this peer until ``continue_reading``: requests are answered one at a time."""
+        self._waiting = True
+        self.transport.pause_reading()
+
+    def continue_reading(self) -> None:
+        if self._closed:
+            return
+        self._waiting = False
+        self.transport.resume_reading()
+        self._handle_frames(b"")
+
+    # --- out
+
+    def send(self, message: wire.Message) -> None:
+        if self._closed:
+            return
+        unsent = self.transport.get_write_buffer_size()
+        if unsent > MAX_UNSENT:
+            self.daemon.offences.report(self.peer, f"does not read ({unsent} bytes unsent), dropped", self.daemon.now())
+            self.hang_up()
+            return
+        self.transport.write(self._encoder.encode(message))
+
+    def refuse(self, reason: str, code: wire.RefusalCode = wire.RefusalCode.MALFORMED, *, logged: bool = False) -> None:
+        """Tell the peer why, and hang up."""
+        if self._closed:
+            return
+        if not logged:
+            self.daemon.offences.report(self.peer, f"refused: {reason}", self.daemon.now())
+        self.send(wire.Refused(code, reason.encode()[:255].decode(errors="ignore")))
+        if not self._closed:
+            self._let_go()
+            self.transport.close()
+            self.daemon.loop.call_later(GOODBYE, self.transport.abort)
+
+    def hang_up(self) -> None:
+        """Close at once, with no word."""
+        self._let_go()
+        self.transport.abort()
+
+    def _let_go(self) -> None:
+        """Free what the peer held, once, whichever way it went."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pidfd is not None:
+            self.daemon.loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+        self.daemon.forget(self)

@@ -1,0 +1,181 @@
+"""The JSON of control requests: what may be asked, and in which form. Pure; the daemon carries it out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from nvshare.config import CORE_BOUNDS, MAX_SIZE, MODES, PRIORITIES, QUANTUM_BOUNDS, SIZE_FORMS, SWITCH_TIMES
+from nvshare.core import events
+from nvshare.core.settings import Mode, Priority, Settings, SwitchTime
+from nvshare.daemon.translate import printable
+
+OPERATIONS = ("status", "set", "limit", "run")
+TARGETS = ("client", "pid", "pod", "run")
+_MAX_LABEL = 64
+
+
+class ControlError(Exception):
+    """The request cannot be carried out; the text says what is allowed."""
+
+
+Request = dict[str, Any]
+
+
+def parse(body: bytes) -> Request:
+    """A JSON object with a known ``op``."""
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ControlError("a request is a JSON object in UTF-8") from None
+    if not isinstance(request, dict) or request.get("op") not in OPERATIONS:
+        raise ControlError(f'a request is a JSON object with "op", one of {", ".join(OPERATIONS)}')
+    return request
+
+
+def _only(request: Request, *names: str) -> None:
+    unknown = sorted(set(request) - {"op", *names})
+    if unknown:
+        shown = printable(", ".join(unknown)[:100])
+        raise ControlError(f"{request['op']} knows no {shown}; it takes {', '.join(names) or 'nothing more'}")
+
+
+def _choice(request: Request, name: str, values: tuple[str, ...]) -> str | None:
+    value = request.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or value not in values:
+        raise ControlError(f"{name} is one of {', '.join(values)}")
+    return value
+
+
+def _number(request: Request, name: str, low: int, high: int, unit: str) -> float | None:
+    value = request.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise ControlError(f"{name} is a number from {low} to {high} ({unit})")
+    return value
+
+
+def _memory(request: Request) -> int | None:
+    value = request.get("mem")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_SIZE:
+        raise ControlError(
+            f"mem is a whole number of bytes, 1 to {MAX_SIZE}, or null; on the command line {SIZE_FORMS}"
+        )
+    return value
+
+
+def _cores(request: Request) -> int | None:
+    value = _number(request, "cores", *CORE_BOUNDS, "percent of one GPU")
+    if value is not None and value != int(value):
+        raise ControlError(f"cores is a whole number from {CORE_BOUNDS[0]} to {CORE_BOUNDS[1]} (percent of one GPU)")
+    return None if value is None else int(value)
+
+
+def _priority(request: Request) -> Priority | None:
+    value = _choice(request, "priority", PRIORITIES)
+    return None if value is None else Priority[value.upper()]
+
+
+def settings_change(now: float, present: Settings, request: Request) -> events.SettingsChanged:
+    """``set``, checked against the settings it would change."""
+    _only(request, "mode", "anti_thrash", "quantum", "switch_time")
+    mode = _choice(request, "mode", MODES)
+    switch_time = _choice(request, "switch_time", SWITCH_TIMES)
+    quantum = _number(request, "quantum", *QUANTUM_BOUNDS, "seconds")
+    anti_thrash = request.get("anti_thrash")
+    if anti_thrash is not None and not isinstance(anti_thrash, bool):
+        raise ControlError("anti_thrash is true or false")
+    if mode is None and switch_time is None and anti_thrash is None and quantum is None:
+        raise ControlError("set needs one of mode, anti_thrash, quantum, switch_time")
+    event = events.SettingsChanged(
+        now,
+        mode=None if mode is None else Mode(mode),
+        anti_thrash=anti_thrash,
+        switch_time=None if switch_time is None else SwitchTime(switch_time),
+        quantum=None if quantum is None else float(quantum),
+    )
+    try:
+        present.changed(mode=event.mode, switch_time=event.switch_time, quantum=event.quantum)
+    except ValueError as error:
+        raise ControlError(str(error)) from error
+    return event
+
+
+@dataclass(frozen=True)
+class Target:
+    """Whose quota: ``kind`` is one of ``TARGETS``."""
+
+    kind: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.value}"
+
+
+def target(request: Request) -> Target:
+    """The ``target`` of a ``limit`` request."""
+    given = request.get("target")
+    if not isinstance(given, dict) or len(given) != 1 or next(iter(given)) not in TARGETS:
+        raise ControlError(f"limit needs a target: one of {', '.join(TARGETS)}")
+    kind, value = next(iter(given.items()))
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or len(str(value)) > 400:
+        raise ControlError(f"the {kind} of a target is text or a number")
+    text = str(value)
+    if kind == "client":
+        text = text.lower().removeprefix("0x")
+        if len(text) > 16 or not text or set(text) - set("0123456789abcdef"):
+            raise ControlError("a client is named by up to 16 hexadecimal digits, as nvsharectl status shows")
+        text = text.zfill(16)
+    elif kind == "pid" and not text.isdecimal():
+        raise ControlError("a pid is a whole number")
+    elif kind == "pod" and not all(text.partition("/")):
+        raise ControlError("a pod is named <namespace>/<name>")
+    return Target(kind, printable(text))
+
+
+def limits_change(now: float, group: str, request: Request) -> events.LimitsChanged:
+    """``limit``: a field that is null goes back to its default, one that is absent stays."""
+    _only(request, "target", "mem", "cores", "priority")
+    fields = {"mem": "mem_limit", "cores": "core_limit", "priority": "priority"}
+    if not any(name in request for name in fields):
+        raise ControlError("limit needs one of mem, cores, priority")
+    return events.LimitsChanged(
+        now,
+        group,
+        mem_limit=_memory(request),
+        core_limit=_cores(request),
+        priority=_priority(request),
+        clear=frozenset(field for name, field in fields.items() if name in request and request[name] is None),
+    )
+
+
+def run_opened(now: float, group: str, request: Request) -> events.GroupOpened:
+    """``run``."""
+    _only(request, "label", "mem", "cores", "priority")
+    label = request.get("label") or ""
+    if not isinstance(label, str):
+        raise ControlError("label is text")
+    return events.GroupOpened(
+        now,
+        group,
+        label=printable(label[:_MAX_LABEL]),
+        mem_limit=_memory(request),
+        core_limit=_cores(request),
+        priority=_priority(request),
+    )
+
+
+def reply(**fields: Any) -> bytes:
+    """A successful answer."""
+    return json.dumps({"ok": True, **fields}, separators=(",", ":")).encode()
+
+
+def refusal(error: ControlError) -> bytes:
+    """An answer that says what is allowed."""
+    return json.dumps({"ok": False, "error": str(error)}).encode()

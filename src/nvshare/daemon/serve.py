@@ -1,0 +1,136 @@
+"""From a configuration to a running scheduler, and back to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nvshare.config import SchedulerConfig
+from nvshare.core.scheduler import Scheduler
+from nvshare.core.settings import Mode, Settings, SwitchTime
+from nvshare.daemon.connection import ClientConnection
+from nvshare.daemon.exclusive import GpuClaims, listen_at, remove_own
+from nvshare.daemon.server import MAX_CONNECTIONS, Daemon, about
+from nvshare.gpu.cards import CardSource
+
+_LOG = logging.getLogger("nvshare")
+
+_OTHER_DESCRIPTORS = 64  # beside two for each client
+_SWITCH_INTERVAL = 0.0005  # seconds; a thread that samples the cards must not keep a decision waiting
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a scheduler listens and how long it stays."""
+
+    socket: Path
+    private: bool = False  # for its own user only
+    idle_exit: float = 0.0  # seconds without any connection after which it ends; 0: never
+
+
+def core_settings(config: SchedulerConfig) -> Settings:
+    """The core's settings from a configuration."""
+    return Settings(
+        mode=Mode(config.mode),
+        switch_time=SwitchTime(config.switch_time),
+        quantum=float(config.quantum),
+        multiplier=config.multiplier,
+        max_runtime=float(config.max_runtime),
+        reserve_percent=config.reserve_percent,
+        compute_window=config.compute_window,
+    )
+
+
+def serve(config: SchedulerConfig, place: Place, source: CardSource, ready: Callable[[], None] = lambda: None) -> None:
+    """Run a scheduler until SIGTERM, SIGINT or idleness. ``exclusive.Unavailable`` when it may not start."""
+    asyncio.run(_serve(config, place, source, ready))
+
+
+async def _serve(config: SchedulerConfig, place: Place, source: CardSource, ready: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_report)
+    claims = GpuClaims(card.uuid for card in source.cards())
+    try:
+        listener = listen_at(place.socket, private=place.private)
+        inode = place.socket.lstat().st_ino
+        try:
+            me = about(str(place.socket.absolute()))
+            claims.answer(loop, me)
+            _log_start(config, place, source)
+            sys.setswitchinterval(_SWITCH_INTERVAL)
+            daemon = Daemon(
+                Scheduler(core_settings(config)),
+                source,
+                loop,
+                card_memory=config.card_memory,
+                max_connections=_affordable_connections(),
+                about=me,
+            )
+            server = await loop.create_unix_server(lambda: ClientConnection(daemon), sock=listener)
+            gc.freeze()  # what lives until the end need not be looked at again
+            ready()
+            await _until_told(loop, daemon, place.idle_exit)
+            server.close()
+            daemon.close()
+        finally:
+            remove_own(place.socket, listener, inode)
+    finally:
+        claims.close(loop)
+    _LOG.info("Scheduler stopped; tasks go on by themselves")
+
+
+async def _until_told(loop: asyncio.AbstractEventLoop, daemon: Daemon, idle_exit: float) -> None:
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    while not told.is_set():
+        left = idle_exit - daemon.idle_for() if idle_exit else None
+        if left is not None and left <= 0:
+            _LOG.info("No connection for %g seconds, ending", idle_exit)
+            return
+        try:
+            await asyncio.wait_for(told.wait(), left)
+        except asyncio.TimeoutError:  # not the builtin one before Python 3.11
+            continue
+
+
+def _affordable_connections() -> int:
+    """Raise the limit of open files as far as we may, and take no more clients than it allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * MAX_CONNECTIONS + _OTHER_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        wanted = soft
+    return max(1, min(MAX_CONNECTIONS, (wanted - _OTHER_DESCRIPTORS) // 2))
+
+
+def _log_start(config: SchedulerConfig, place: Place, source: CardSource) -> None:
+    def default(name: str) -> str:
+        return " (default)" if name in config.defaulted else ""
+
+    _LOG.info("nvshare-scheduler (process %d) listens on %s", os.getpid(), place.socket)
+    for card in source.cards():
+        _LOG.info("GPU %s: %s, %d MiB", card.uuid, card.name, card.total >> 20)
+    if config.card_memory is not None:
+        _LOG.info("Declared memory per card: %d MiB", config.card_memory >> 20)
+    _LOG.info("Scheduling mode: %s%s", config.mode.upper(), default("mode"))
+    if config.switch_time == SwitchTime.FIXED.value:
+        _LOG.info("Switch time mode: FIXED (%d seconds)", config.quantum)
+    else:
+        _LOG.info("Switch time mode: AUTO")
+    _LOG.info("Max runtime per task: %d seconds%s", config.max_runtime, default("max_runtime"))
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What went wrong inside the event loop: the connection it happened on is closed, the others never notice."""
+    _LOG.warning("internal error: %s", context.get("message"), exc_info=context.get("exception"))

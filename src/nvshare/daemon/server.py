@@ -1,0 +1,385 @@
+"""The daemon: sockets and timers around ``Scheduler.handle``. It carries out what the core decides, no more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import threading
+from collections import Counter, deque
+from typing import Any, Protocol
+
+from nvshare import __version__
+from nvshare.core import commands, events
+from nvshare.core.settings import Settings
+from nvshare.daemon import control, identity
+from nvshare.daemon.connection import ClientConnection
+from nvshare.daemon.contexts import ContextMeter
+from nvshare.daemon.offences import OffenceLog
+from nvshare.daemon.translate import registration, to_message
+from nvshare.gpu.cards import CardSource
+from nvshare.wire import messages as wire
+
+_LOG = logging.getLogger("nvshare")
+
+MAX_CONNECTIONS = 4096
+SHARE_OF_ONE_USER = 0.75
+FRAME_TIMEOUT = 10.0  # seconds a peer has to complete a frame it began, the first one included
+SAMPLE_PERIOD = 1.0  # seconds between looks at what processes take on the cards
+STATUS_SHARE = 0.05  # part of our time that answering ``status`` may take
+_LEVELS = {
+    commands.Level.DEBUG: logging.DEBUG,
+    commands.Level.INFO: logging.INFO,
+    commands.Level.WARN: logging.WARNING,
+}
+_LOGGED_WHEN_SENT = {
+    commands.SchedOn: "SCHED_ON",
+    commands.SchedOff: "SCHED_OFF",
+    commands.Grant: "LOCK_OK",
+    commands.Drop: "DROP_LOCK",
+}
+
+
+class Snapshot(Protocol):
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+class Core(Protocol):
+    """The scheduler core, as far as the daemon knows it."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    def handle(self, event: events.Event) -> list[commands.Command]: ...
+
+    def snapshot(self, now: float) -> Snapshot: ...
+
+
+class Daemon:
+    """All connections of one scheduler. Lives in one event loop; only the sampling of cards happens in a thread."""
+
+    def __init__(
+        self,
+        core: Core,
+        source: CardSource,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        card_memory: int | None = None,
+        max_connections: int = MAX_CONNECTIONS,
+        about: dict[str, Any] | None = None,
+    ) -> None:
+        self.loop = loop
+        self.offences = OffenceLog()
+        self._core = core
+        self._source = source
+        self._about = about or {}
+        self._max_connections = max_connections
+        self._now = loop.time()
+        self._connections: set[ClientConnection] = set()
+        self._per_user: Counter[int] = Counter()
+        self._clients: dict[int, ClientConnection] = {}
+        self._runs: dict[int, str] = {}  # process of an `nvshare run` -> its group
+        self._run_owners: dict[int, ClientConnection] = {}
+        self._owing: dict[ClientConnection, float] = {}  # connections with an incomplete frame, and since when
+        self._events: deque[events.Event] = deque()
+        self._dispatching = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._meter = ContextMeter()
+        self._sampling = False
+        self._asked_status: list[ClientConnection] = []
+        self._status_again = 0.0  # when the next snapshot may be taken
+        self._idle_since: float | None = self._now
+        self._own_pod = identity.pod_of(os.getpid())
+        cards = source.cards()
+        self.known_gpus = frozenset(card.uuid for card in cards)
+        for card in cards:
+            self.dispatch(events.GpuAdded(self.now(), card.uuid, card.total, card.name, card_memory))
+        self._housekeeping = loop.call_later(SAMPLE_PERIOD, self._keep_house)
+
+    def close(self) -> None:
+        """Hang up on everybody; clients go on by themselves and reconnect when a scheduler is back."""
+        self._housekeeping.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._core = _Stopped()
+        for connection in list(self._connections):
+            connection.hang_up()
+
+    # --- the core
+
+    def now(self) -> float:
+        """The loop's clock, which never goes back even where a timer fired a little early."""
+        self._now = max(self._now, self.loop.time())
+        return self._now
+
+    def dispatch(self, event: events.Event) -> None:
+        """Give the core an event and carry out what it answers. An event raised meanwhile is handled after that."""
+        self._events.append(event)
+        if self._dispatching:
+            return
+        self._dispatching = True
+        try:
+            while self._events:
+                event = self._events.popleft()
+                self._meter.watch_event(event)
+                for command in self._core.handle(event):
+                    self._carry_out(command)
+        finally:
+            self._dispatching = False
+
+    def _carry_out(self, command: commands.Command) -> None:
+        if isinstance(command, commands.WakeAt):
+            self._wake_at(command.at)
+        elif isinstance(command, commands.Log):
+            _LOG.log(_LEVELS[command.level], "%s", command.text)
+        elif isinstance(command, commands.Expel):
+            offender = self._clients.get(command.client)
+            if offender is not None:
+                offender.refuse(command.reason, wire.RefusalCode.LIMIT, logged=True)
+        else:
+            client: int = command.client  # type: ignore[attr-defined]
+            connection = self._clients.get(client)
+            if connection is None:
+                return
+            self._meter.watch_command(command)
+            connection.send(to_message(command, connection.gpus))
+            sent = _LOGGED_WHEN_SENT.get(type(command))
+            if sent is not None:
+                _LOG.info("Sent %s to client %016x", sent, client)
+
+    def _wake_at(self, at: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if at is None else self.loop.call_at(at, self._wake, at)
+
+    def _wake(self, at: float) -> None:
+        self._timer = None
+        self._now = max(self._now, at)
+        self.dispatch(events.TimerFired(self.now()))
+
+    # --- connections
+
+    def admit(self, connection: ClientConnection) -> str | None:
+        """Take a new connection in, or say why not."""
+        peer = connection.peer
+        self._connections.add(connection)
+        self._per_user[peer.uid] += 1
+        self._idle_since = None
+        if len(self._connections) > self._max_connections:
+            return f"{self._max_connections} connections are open, which is all this scheduler takes"
+        share = int(self._max_connections * SHARE_OF_ONE_USER)
+        if self._per_user[peer.uid] > share:
+            return f"user {peer.uid} has {share} connections open, which is all one user gets"
+        self._owing[connection] = self.now()
+        return None
+
+    def owes_frame(self, connection: ClientConnection, owes: bool) -> None:
+        """Note whether a peer is in the middle of a frame; it must not stay there."""
+        if owes:
+            self._owing.setdefault(connection, self.now())
+        elif self._owing:
+            self._owing.pop(connection, None)
+
+    def register(self, connection: ClientConnection, message: wire.Register, gpus: tuple[events.HeldGpu, ...]) -> None:
+        """REGISTER of a connection that is not registered yet."""
+        pid = connection.peer.pid
+        client = self._client_id(message.previous_id, pid)
+        pod = identity.pod_of(pid)
+        if pod == self._own_pod:
+            pod = None  # a scheduler inside a pod that serves that pod: everybody is in it, so it tells nobody apart
+        connection.ancestors = tuple(identity.ancestry(pid))
+        group = identity.group_of(connection.ancestors, pod, self._runs, client)
+        event = registration(
+            self.now(), message, client=client, group=group, pid=pid, in_pod=pod is not None, gpus=gpus
+        )
+        connection.client, connection.group = client, group
+        connection.pod_name = f"{event.pod_namespace}/{event.pod_name}" if pod else ""
+        self._clients[client] = connection
+        self.dispatch(event)
+
+    def _client_id(self, previous: int, pid: int) -> int:
+        """The id a process had before, unless another has it now; else a new one."""
+        holder = self._clients.get(previous)
+        if previous and holder is None:
+            return previous
+        if holder is not None and holder.peer.pid == pid:
+            holder.hang_up()  # the same process came back before we saw its old connection end
+            return previous
+        while True:
+            client = secrets.randbits(64)
+            if client and client not in self._clients:
+                return client
+
+    def forget(self, connection: ClientConnection) -> None:
+        """A connection ended: what it held is free at once."""
+        self._connections.discard(connection)
+        self._owing.pop(connection, None)
+        self._per_user[connection.peer.uid] -= 1
+        if not self._per_user[connection.peer.uid]:
+            del self._per_user[connection.peer.uid]
+        if not self._connections:
+            self._idle_since = self.now()
+        if self._clients.get(connection.client) is connection:
+            del self._clients[connection.client]
+            self.dispatch(events.ClientGone(self.now(), connection.client))
+        pid = connection.owned_run
+        if pid is not None:
+            del self._run_owners[pid]
+            self.dispatch(events.GroupClosed(self.now(), self._runs.pop(pid)))
+
+    def idle_for(self) -> float:
+        """Seconds without any connection."""
+        return 0.0 if self._idle_since is None else self.now() - self._idle_since
+
+    def _keep_house(self) -> None:
+        self._housekeeping = self.loop.call_later(SAMPLE_PERIOD, self._keep_house)
+        overdue = self.now() - FRAME_TIMEOUT
+        for connection in [one for one, since in self._owing.items() if since < overdue]:
+            connection.refuse(f"no complete message within {FRAME_TIMEOUT:.0f} s")
+        if self._clients and not self._sampling:
+            self._sampling = True
+            threading.Thread(target=self._sample, args=(self._meter.recorded(),), daemon=True).start()
+
+    # --- what contexts cost
+
+    def _sample(self, recorded: dict[tuple[int, str], int]) -> None:
+        """In a thread of its own: NVML may take its time, or never answer."""
+        taken = self._source.process_memory()
+        with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+            self.loop.call_soon_threadsafe(self._sampled, recorded, taken)
+
+    def _sampled(self, recorded: dict[tuple[int, str], int], taken: dict[tuple[str, int], int]) -> None:
+        self._sampling = False
+
+        def pid_of(client: int) -> int:
+            connection = self._clients.get(client)
+            return connection.peer.pid if connection is not None else 0
+
+        for event in list(self._meter.measured(self.now(), recorded, taken, pid_of)):
+            self.dispatch(event)
+
+    # --- control
+
+    def answer_control(self, connection: ClientConnection, body: bytes) -> None:
+        """Answer one control request."""
+        try:
+            request = control.parse(body)
+            if request["op"] == "status":
+                self._ask_status(connection)
+                return
+            operation = {"set": self._set, "limit": self._limit, "run": self._run}[request["op"]]
+            answer = control.reply(**operation(connection, request))
+        except control.ControlError as error:
+            answer = control.refusal(error)
+        connection.send(wire.ControlReply(answer))
+
+    def _require_operator(self, connection: ClientConnection) -> None:
+        if not identity.is_operator(connection.peer, self._own_pod):
+            raise control.ControlError(
+                f"only root or the scheduler's own user (uid {os.geteuid()}), outside of containers, may change "
+                "settings; status is open to everybody"
+            )
+
+    def _ask_status(self, connection: ClientConnection) -> None:
+        """Snapshots of a full node cost milliseconds: all who ask while one may not be taken yet share the next."""
+        connection.wait_for_reply()
+        self._asked_status.append(connection)
+        if len(self._asked_status) == 1:
+            self.loop.call_at(self._status_again, self._tell_status)
+
+    def _tell_status(self) -> None:
+        asked, self._asked_status = self._asked_status, []
+        started = self.loop.time()
+        answer = wire.ControlReply(control.reply(status=self._status()))
+        for connection in asked:
+            connection.send(answer)
+        finished = self.loop.time()
+        self._status_again = finished + (finished - started) / STATUS_SHARE
+        for connection in asked:
+            connection.continue_reading()
+
+    def _status(self) -> dict[str, Any]:
+        snapshot = self._core.snapshot(self.now()).to_dict()
+        return {**snapshot, "scheduler": self._about}
+
+    def _set(self, connection: ClientConnection, request: control.Request) -> dict[str, Any]:
+        event = control.settings_change(self.now(), self._core.settings, request)
+        self._require_operator(connection)
+        self.dispatch(event)
+        return {"settings": self._status()["settings"]}
+
+    def legacy_setting(self, connection: ClientConnection, message: wire.Message) -> None:
+        """SET_TQ, SCHED_ON and SCHED_OFF from a control program: a setting without a reply."""
+        request: control.Request = {"op": "set"}
+        if isinstance(message, wire.SetTq):
+            request["quantum"] = message.seconds
+        else:
+            request["anti_thrash"] = isinstance(message, wire.SchedOn)
+        try:
+            self._set(connection, request)
+        except control.ControlError as error:
+            connection.refuse(f"{message.TYPE.name}: {error}")
+
+    def _limit(self, connection: ClientConnection, request: control.Request) -> dict[str, Any]:
+        target = control.target(request)
+        self._require_operator(connection)
+        group = self._group_of(target)
+        self.dispatch(control.limits_change(self.now(), group, request))
+        shown = (entry for entry in self._status()["groups"] if entry["id"] == group)
+        return {"group": next(shown, {"id": group})}
+
+    def _group_of(self, target: control.Target) -> str:
+        if target.kind == "run":
+            group = f"run:{target.value}"
+            if group in self._runs.values():
+                return group
+        for client, connection in self._clients.items():
+            names = {"client": f"{client:016x}", "pid": str(connection.peer.pid), "pod": connection.pod_name}
+            if names.get(target.kind) == target.value:
+                return connection.group
+        raise control.ControlError(f"there is no {target}; nvsharectl status shows who is there")
+
+    def _run(self, connection: ClientConnection, request: control.Request) -> dict[str, Any]:
+        """Open a group for the descendants of the caller; it lives as long as this connection."""
+        pid = connection.peer.pid
+        if not pid:
+            raise control.ControlError("the scheduler cannot see the process that asks (another pid namespace)")
+        if connection.owned_run is not None:
+            raise control.ControlError("this connection has opened a run already")
+        event = control.run_opened(self.now(), f"run:{pid}", request)
+        earlier = self._run_owners.get(pid)
+        if earlier is not None:
+            earlier.hang_up()  # the same process came back before we saw its old connection end
+        if not connection.watch_process():
+            return {}
+        connection.owned_run = pid
+        self._run_owners[pid] = connection
+        self._runs[pid] = event.group
+        self.dispatch(event)
+        self._regroup(pid)
+        return {"run": str(pid)}
+
+    def _regroup(self, run_pid: int) -> None:
+        """Clients that registered before their run came back (after our restart) are asked to register again."""
+        for connection in list(self._clients.values()):
+            if connection.group.startswith("process:") and run_pid in connection.ancestors:
+                connection.hang_up()
+
+
+class _Stopped:
+    """Stands in for the core while connections are closed at the end: nobody is left to be told anything."""
+
+    settings = Settings()
+
+    def handle(self, event: events.Event) -> list[commands.Command]:
+        return []
+
+    def snapshot(self, now: float) -> Snapshot:
+        raise RuntimeError("the scheduler has stopped")
+
+
+def about(socket_path: str) -> dict[str, Any]:
+    """Who this scheduler is, for ``status`` and for a second scheduler that wants the same cards."""
+    return {"release": __version__, "pid": os.getpid(), "uid": os.getuid(), "socket": socket_path}

@@ -1,0 +1,156 @@
+"""Wire messages to the core's events, and the core's commands to wire messages. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from nvshare.core import commands, events
+from nvshare.core.settings import Priority
+from nvshare.wire import messages as wire
+
+_MAX_U32 = 0xFFFFFFFF
+_TOLD = frozenset(reason.value for reason in wire.ReleaseReason)
+
+
+class BadMessage(Exception):
+    """A well-formed message whose content cannot be meant; the connection is closed with this text."""
+
+    def __init__(self, text: str, code: wire.RefusalCode = wire.RefusalCode.MALFORMED) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def printable(text: str) -> str:
+    """A name from outside, fit for logs and tables: what is not printable becomes a question mark."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def held_gpus(
+    entries: Sequence[wire.GpuEntry], present: Sequence[str], known: frozenset[str]
+) -> tuple[events.HeldGpu, ...]:
+    """The GPUs of a REGISTER or ATTACH; ``BadMessage`` for one we do not have, one named twice, and for too many."""
+    seen = set(present)
+    for entry in entries:
+        if entry.uuid not in known:
+            raise BadMessage(
+                f"GPU {printable(entry.uuid)!r} is not one of this scheduler's ({', '.join(sorted(known))})",
+                wire.RefusalCode.UNKNOWN_GPU,
+            )
+        if entry.uuid in seen:
+            raise BadMessage(f"GPU {entry.uuid} is attached twice")
+        seen.add(entry.uuid)
+    if len(seen) > wire.MAX_GPUS:
+        raise BadMessage(f"{len(seen)} GPUs, at most {wire.MAX_GPUS} allowed")
+    return tuple(events.HeldGpu(entry.uuid, entry.allocated, entry.resident, entry.grant) for entry in entries)
+
+
+def registration(
+    now: float,
+    message: wire.Register,
+    *,
+    client: int,
+    group: str,
+    pid: int,
+    in_pod: bool,
+    gpus: tuple[events.HeldGpu, ...],
+) -> events.ClientRegistered:
+    """REGISTER. A pod's name is taken from the client only where the kernel says that it lives in one."""
+    return events.ClientRegistered(
+        now,
+        client,
+        group,
+        gpus,
+        pid=pid,
+        name=printable(message.name),
+        pod_name=printable(message.pod_name) if in_pod else "",
+        pod_namespace=printable(message.pod_namespace) if in_pod else "",
+        can_swap=bool(message.flags & wire.FLAG_CAN_SWAP),
+        mem_limit=message.mem_limit or None,
+        core_limit=message.core_limit or None,
+        priority=Priority.HIGH if message.priority else Priority.NORMAL,
+    )
+
+
+def _gpu(index: int, gpus: Sequence[str]) -> str:
+    if index >= len(gpus):
+        raise BadMessage(f"GPU index {index}, but {len(gpus)} attached")
+    return gpus[index]
+
+
+def _lock_requested(now: float, client: int, gpus: Sequence[str], message: wire.ReqLock) -> events.Event:
+    return events.LockRequested(now, client, _gpu(message.gpu, gpus), message.need)
+
+
+def _lock_released(now: float, client: int, gpus: Sequence[str], message: wire.LockReleased) -> events.Event:
+    if message.reason not in _TOLD:
+        raise BadMessage(f"LOCK_RELEASED for reason {message.reason}, allowed are 0 to {max(_TOLD)}")
+    stuck = message.reason == wire.ReleaseReason.STUCK
+    gpu = _gpu(message.gpu, gpus)
+    return events.LockReleased(now, client, gpu, message.grant, stuck=stuck, drain=message.drain_us / 1e6)
+
+
+def _memory_requested(now: float, client: int, gpus: Sequence[str], message: wire.MemRequest) -> events.Event:
+    return events.MemoryRequested(now, client, _gpu(message.gpu, gpus), message.request, message.bytes)
+
+
+def _memory_updated(now: float, client: int, gpus: Sequence[str], message: wire.MemUpdate) -> events.Event:
+    gpu = _gpu(message.gpu, gpus)
+    return events.MemoryUpdated(now, client, gpu, message.released, message.resident, message.host, message.pinned)
+
+
+def _usage_reported(now: float, client: int, gpus: Sequence[str], message: wire.Usage) -> events.Event:
+    return events.UsageReported(
+        now,
+        client,
+        _gpu(message.gpu, gpus),
+        occupied=message.occupied_us / 1e6,
+        submissions=message.submissions,
+        window=message.window,
+        swapped_out=message.swapped_out,
+        swapped_in=message.swapped_in,
+    )
+
+
+ToEvent = Callable[[float, int, Sequence[str], wire.Message], events.Event]
+
+TO_EVENT: dict[type[wire.Message], ToEvent] = {
+    wire.ReqLock: _lock_requested,  # type: ignore[dict-item]
+    wire.LockReleased: _lock_released,  # type: ignore[dict-item]
+    wire.MemRequest: _memory_requested,  # type: ignore[dict-item]
+    wire.MemUpdate: _memory_updated,  # type: ignore[dict-item]
+    wire.Usage: _usage_reported,  # type: ignore[dict-item]
+}
+"""Messages of a registered client that become one event each; called with the time, its id and its GPUs in order."""
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, min(_MAX_U32, round(seconds * 1000)))
+
+
+def _lock_ok(command: commands.Grant, gpu: int) -> wire.Message:
+    flags = wire.FLAG_EXCLUSIVE * command.exclusive | wire.FLAG_CONTENDED * command.contended
+    quantum = 0 if command.quantum is None else max(1, _milliseconds(command.quantum))
+    return wire.LockOk(gpu, command.grant, flags, quantum, command.running)
+
+
+_GPU_COMMANDS: dict[type[commands.Command], Callable[..., wire.Message]] = {
+    commands.Grant: _lock_ok,
+    commands.Drop: lambda c, gpu: wire.DropLock(gpu, c.grant, _milliseconds(c.deadline)),
+    commands.GrantMemory: lambda c, gpu: wire.MemAvailable(gpu, c.request, c.bytes),
+    commands.HoldMemory: lambda c, gpu: wire.WaitForMem(gpu, c.request, c.bytes),
+    commands.DenyMemory: lambda c, gpu: wire.MemDenied(gpu, c.request, c.bytes, c.limit, int(c.reason)),
+    commands.SetLimit: lambda c, gpu: wire.UpdateLimit(gpu, c.mem_limit or 0, c.card),
+}
+_CLIENT_COMMANDS: dict[type[commands.Command], Callable[..., wire.Message]] = {
+    commands.SchedOn: lambda c: wire.SchedOn(c.client),
+    commands.SchedOff: lambda c: wire.SchedOff(c.client),
+    commands.SetCoreLimit: lambda c: wire.UpdateCoreLimit(c.percent),
+}
+
+
+def to_message(command: commands.Command, gpus: Sequence[str]) -> wire.Message:
+    """The message that carries out a command addressed to a client with these GPUs."""
+    make = _GPU_COMMANDS.get(type(command))
+    if make is not None:
+        return make(command, gpus.index(command.gpu))  # type: ignore[attr-defined]
+    return _CLIENT_COMMANDS[type(command)](command)

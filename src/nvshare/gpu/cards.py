@@ -1,0 +1,96 @@
+"""The cards of this node, found through NVML; under a simulated driver the same code finds the simulated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pynvml
+
+
+class NoCards(Exception):
+    """There is no usable GPU; the text says why."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU, or one MIG instance of one."""
+
+    uuid: str
+    name: str
+    total: int
+
+
+class CardSource(Protocol):
+    """What a scheduler needs to know of the hardware."""
+
+    def cards(self) -> list[Card]:
+        """Every card, in driver order."""
+
+    def process_memory(self) -> dict[tuple[str, int], int]:
+        """Bytes that each process takes, by (uuid of the card, process id). May take a while: call from a thread."""
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+class NvmlCards:
+    """Cards through NVML, which stays initialised until ``close``."""
+
+    def __init__(self) -> None:
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise NoCards(f"no NVIDIA driver answers ({error})") from error
+        self._handles = {self._uuid(handle): handle for handle in _instances()}
+        if not self._handles:
+            self.close()
+            raise NoCards("the NVIDIA driver lists no GPU")
+
+    @staticmethod
+    def _uuid(handle: Any) -> str:
+        return _text(pynvml.nvmlDeviceGetUUID(handle))
+
+    def cards(self) -> list[Card]:
+        return [
+            Card(uuid, _text(pynvml.nvmlDeviceGetName(handle)), int(pynvml.nvmlDeviceGetMemoryInfo(handle).total))
+            for uuid, handle in self._handles.items()
+        ]
+
+    def process_memory(self) -> dict[tuple[str, int], int]:
+        taken: dict[tuple[str, int], int] = {}
+        for uuid, handle in self._handles.items():
+            try:
+                processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            except pynvml.NVMLError:
+                continue  # a card that fell off the bus; the others still count
+            for process in processes:
+                if process.usedGpuMemory:  # None where the driver will not say
+                    taken[uuid, int(process.pid)] = int(process.usedGpuMemory)
+        return taken
+
+    def close(self) -> None:
+        pynvml.nvmlShutdown()
+
+
+def _instances() -> Iterator[Any]:
+    """Handles of all GPUs; a GPU in MIG mode is replaced by its instances."""
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        instances = list(_mig_instances(handle))
+        yield from instances or [handle]
+
+
+def _mig_instances(handle: Any) -> Iterator[Any]:
+    try:
+        enabled, _pending = pynvml.nvmlDeviceGetMigMode(handle)
+        slots = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle) if enabled else 0
+    except pynvml.NVMLError:
+        return  # the card or the driver knows no MIG
+    for slot in range(slots):
+        try:
+            yield pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
+        except pynvml.NVMLError:
+            continue  # an empty slot

@@ -1,0 +1,303 @@
+"""Simulated nodes: made, joined, looked at and ended here; everything else happens in the simulated driver.
+
+A node is a directory below the runtime directory. ``node.conf`` says what it is (written here, once), ``state`` is the
+memory that the driver shares between the processes that use the node (made by the first of them).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import mmap
+import os
+import re
+import shutil
+import signal
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nvshare import config, native
+from nvshare.gpu.profiles import Profile, parse_node
+
+__all__ = ["NodeNotFound", "SimError", "SimNode", "down", "find", "names", "nodes", "parse_node", "up"]
+
+SPEED_BOUNDS = (0.01, 1000.0)
+
+_CONFIG = "node.conf"
+_STATE = "state"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_STOP_GRACE = 5.0  # seconds that a scheduler has to stop when its node ends
+
+# The start of struct nvs_node in native/simcuda/node/node.h: magic, version, GPUs, where the parts are, speed.
+_HEADER = struct.Struct("=QII4I4Id")
+_MAGIC = 0x65726168736E7673
+_LAYOUT_VERSION = 1
+_COUNTERS = (
+    "launches",
+    "graph_launches",
+    "bytes_h2d",
+    "bytes_d2h",
+    "bytes_d2d",
+    "bytes_memset",
+    "bytes_faulted",
+    "busy_ns",
+    "contexts_created",
+)
+_COUNTERS_LAYOUT = struct.Struct(f"={len(_COUNTERS)}Q")
+_SLOT_LAYOUT = struct.Struct("=iIQQI")  # pid, gpu, start time, bytes, has a context
+
+
+class SimError(Exception):
+    """A simulated node cannot be made, joined or read; the text says what to do."""
+
+
+class NodeNotFound(SimError):
+    """There is no such node."""
+
+
+def _other_version(name: str) -> SimError:
+    return SimError(f"simulated node {name} was made by another version; end it with: nvshare sim down {name}")
+
+
+@dataclass(frozen=True)
+class SimNode:
+    """A node that is up. Its parameters never change."""
+
+    name: str
+    directory: Path
+    spec: str
+    speed: float
+    profile: Profile
+    uuids: tuple[str, ...]
+
+    @property
+    def socket(self) -> Path:
+        """Where the node's scheduler listens."""
+        return self.directory / config.SOCKET_NAME
+
+    def env(self) -> dict[str, str]:
+        """The variables that give a process this node: to be merged into its environment."""
+        library_path = config.child_environment({}).get("LD_LIBRARY_PATH", "")
+        libraries = str(native.simulated_driver())
+        entries = [libraries, *(entry for entry in library_path.split(":") if entry and entry != libraries)]
+        return {
+            "NVSHARE_SIM_NODE": str(self.directory),
+            "NVSHARE_SOCK": str(self.socket),
+            "LD_LIBRARY_PATH": ":".join(entries),
+        }
+
+    def counters(self) -> list[dict[str, Any]]:
+        """Per GPU: its UUID, ``memory_used``, everything it ever did, and ``contexts``, who has something on it now."""
+        state = self._map_state()
+        if state is None:
+            return [self._gpu(index, 0, (0,) * len(_COUNTERS), []) for index in range(len(self.uuids))]
+        header = _HEADER.unpack_from(state)
+        gpus_offset, gpu_stride, used_offset, counters_offset, slots_offset, slot_stride, slot_count, _ = header[3:11]
+        slots = [_SLOT_LAYOUT.unpack_from(state, slots_offset + i * slot_stride) for i in range(slot_count)]
+        result = []
+        for index in range(len(self.uuids)):
+            base = gpus_offset + index * gpu_stride
+            owned = [slot for slot in slots if slot[1] == index and slot[0] != 0 and _start_time(slot[0]) == slot[2]]
+            lost = sum(slot[3] for slot in slots if slot[1] == index and slot[0] != 0 and slot not in owned)
+            (used,) = struct.unpack_from("=Q", state, base + used_offset)
+            counts = _COUNTERS_LAYOUT.unpack_from(state, base + counters_offset)
+            result.append(self._gpu(index, used - lost, counts, owned))
+        return result
+
+    def _gpu(self, index: int, used: int, counts: tuple[int, ...], slots: list[tuple[int, ...]]) -> dict[str, Any]:
+        contexts = [{"pid": pid, "bytes": size, "context": bool(has)} for pid, _, _, size, has in slots]
+        return {
+            "uuid": self.uuids[index],
+            "memory_used": used,
+            **dict(zip(_COUNTERS, counts, strict=True)),
+            "contexts": contexts,
+        }
+
+    def _map_state(self) -> mmap.mmap | None:
+        try:
+            with open(self.directory / _STATE, "rb") as file:
+                state = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        except (FileNotFoundError, ValueError):
+            return None  # nobody used the node yet
+        magic, version = struct.unpack_from("=QI", state)
+        if magic == 0:
+            return None  # no process has finished making it
+        if magic != _MAGIC or version != _LAYOUT_VERSION:
+            raise _other_version(self.name)
+        return state
+
+
+def up(
+    spec: str,
+    speed: float | None = None,
+    *,
+    profile: Profile | None = None,
+    name: str | None = None,
+) -> SimNode:
+    """Make the node, or join it if it is up.
+
+    ``spec`` is such as ``2xT4``; ``profile`` replaces the card's figures, ``name`` the node's name (else the spec).
+    When the node is up, what is given must agree with it; a ``speed`` of None agrees with any and is 1 for a new node.
+    ``ValueError`` for a spec or speed that makes no sense, ``SimError`` when the node is another one.
+    """
+    count, card = parse_node(spec)
+    if profile is not None:
+        card = profile
+    name = name or f"{count}x{card.name}"
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot be the name of a node: letters, digits, dot, dash and underscore")
+    low, high = SPEED_BOUNDS
+    if speed is not None and not low <= speed <= high:
+        raise ValueError(f"speed {speed:g} is not allowed: {low:g} to {high:g} times as fast as life (default 1)")
+    directory = _nodes_directory() / name
+    with _locked():
+        directory.mkdir(mode=0o700, exist_ok=True)
+        if (directory / _CONFIG).exists():
+            node = _load(directory)
+            _check_same(node, f"{count}x{card.name}", speed, card)
+            return node
+        wanted = SimNode(name, directory, f"{count}x{card.name}", speed or 1.0, card, _uuids(directory, count))
+        temporary = directory / f"{_CONFIG}.new"
+        temporary.write_text(_to_text(wanted))
+        temporary.rename(directory / _CONFIG)
+        return wanted
+
+
+def find(name: str) -> SimNode:
+    """The node of that name; ``NodeNotFound`` with the names of those that are up."""
+    return _load(_directory_of(name))
+
+
+def names() -> list[str]:
+    """The names of this user's nodes that are up, sorted."""
+    return sorted(path.parent.name for path in _nodes_directory().glob(f"*/{_CONFIG}"))
+
+
+def nodes() -> list[SimNode]:
+    """All nodes of this user that are up, by name."""
+    return [find(name) for name in names()]
+
+
+def down(name: str) -> None:
+    """End a node: stop its scheduler, remove its directory. Programs that still use it keep what they have."""
+    directory = _directory_of(name)
+    _stop_scheduler(directory)
+    with _locked():
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _directory_of(name: str) -> Path:
+    if name not in names():
+        raise NodeNotFound(f"no simulated node {name!r} is up (up: {', '.join(names()) or 'none'})")
+    return _nodes_directory() / name
+
+
+def _nodes_directory() -> Path:
+    """``<runtime directory>/sim``, made when missing and only ours."""
+    runtime = config.runtime_directory()
+    runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if runtime.stat().st_uid != os.getuid():
+        raise SimError(f"{runtime} belongs to another user; set XDG_RUNTIME_DIR to a directory of your own")
+    directory = runtime / "sim"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return directory
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    """One process at a time makes or removes nodes."""
+    with open(_nodes_directory() / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _uuids(directory: Path, count: int) -> tuple[str, ...]:
+    """Different on every node, the same whenever a node of that name is made."""
+    result = []
+    for index in range(count):
+        digits = hashlib.sha256(f"{directory} {index}".encode()).hexdigest()
+        parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:32])
+        result.append("GPU-" + "-".join(parts))
+    return tuple(result)
+
+
+def _to_text(node: SimNode) -> str:
+    lines = [f"name {node.name}", f"speed {node.speed!r}"]
+    for field in dataclasses.fields(Profile):
+        key = "profile" if field.name == "name" else field.name
+        value = getattr(node.profile, field.name)
+        lines.append(f"{key} {value if isinstance(value, str) else repr(value)}")
+    lines += [f"uuid {uuid}" for uuid in node.uuids]
+    return "\n".join(lines) + "\n"
+
+
+def _load(directory: Path) -> SimNode:
+    values: dict[str, str] = {}
+    uuids = []
+    for line in (directory / _CONFIG).read_text().splitlines():
+        key, _, value = line.partition(" ")
+        if key == "uuid":
+            uuids.append(value)
+        else:
+            values[key] = value
+    try:
+        types = {"str": str, "int": int, "float": float}
+        profile = Profile(
+            **{
+                field.name: types[str(field.type)](values["profile" if field.name == "name" else field.name])
+                for field in dataclasses.fields(Profile)
+            }
+        )
+        speed = float(values["speed"])
+    except (KeyError, ValueError) as error:
+        raise _other_version(directory.name) from error
+    return SimNode(directory.name, directory, f"{len(uuids)}x{profile.name}", speed, profile, tuple(uuids))
+
+
+def _check_same(node: SimNode, spec: str, speed: float | None, profile: Profile) -> None:
+    differences = []
+    if node.spec != spec:
+        differences.append(f"it is {node.spec}, not {spec}")
+    elif node.profile != profile:
+        differences.append("its card has other figures")
+    if speed is not None and node.speed != speed:
+        differences.append(f"its speed is {node.speed:g}, not {speed:g}")
+    if differences:
+        raise SimError(
+            f"simulated node {node.name} is up and differs: {'; '.join(differences)}. "
+            f"Use it as it is, or end it first: nvshare sim down {node.name}"
+        )
+
+
+def _start_time(pid: int) -> int:
+    """When a process started, in ticks since boot; 0 when it is gone or a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    fields = text.rpartition(")")[2].split()
+    return 0 if fields[0] in "ZXx" else int(fields[19])
+
+
+def _stop_scheduler(directory: Path) -> None:
+    """End the node's scheduler, if there is one, and wait until it is gone."""
+    try:
+        pid = int((directory / "scheduler.pid").read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError):
+        return
+    if b"nvshare" not in command:
+        return  # the number was taken by another program
+    started = _start_time(pid)
+    for step in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, step)
+        deadline = time.monotonic() + _STOP_GRACE
+        while started and _start_time(pid) == started and time.monotonic() < deadline:
+            time.sleep(0.01)

@@ -1,0 +1,119 @@
+"""A workload as the model sees it: the steps of ``workloads/program.py`` with the time each takes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nvshare.lab.model import costs
+from nvshare.lab.model.card import Card, OutOfMemory
+from nvshare.lab.model.engine import Engine, Process, Signal
+from nvshare.lab.model.link import Path
+from nvshare.lab.workloads import pattern
+from nvshare.lab.workloads.spec import BATCH, BATCHES_IN_FLIGHT, Workload
+
+
+class Barrier:
+    """Everybody who meets here goes on at the same moment."""
+
+    def __init__(self, parties: int) -> None:
+        self._missing = parties
+        self._together = Signal()
+
+    def meet(self) -> Process:
+        self._missing -= 1
+        if not self._missing:
+            self._together.fire()
+        yield self._together
+
+
+@dataclass
+class TaskTimes:
+    setup: float = 0.0
+    loop: float = 0.0
+    copied_bytes: int = 0
+    window: int | None = None
+    out_of_memory: bool = False
+
+
+class Task:
+    def __init__(self, engine: Engine, card: Card, path: Path, user: int, workload: Workload, seed: int) -> None:
+        self._engine = engine
+        self._card = card
+        self._path = path
+        self._user = user
+        self._workload = workload
+        self._seed = seed
+        self._kernel = card.profile.kernel_seconds(workload.kernel_bytes)
+        self._copied_in, self._copied_out = pattern.copied_bytes(workload.elements, seed, min(2, workload.iterations))
+        self.times = TaskTimes()
+
+    def run(self, begin: Barrier, end: Barrier) -> Process:
+        """As the program with ``--barrier``: all begin their loops together, and none leaves before all are done."""
+        began = self._engine.now
+        try:
+            yield from self._set_up()
+        except OutOfMemory:
+            self.times.out_of_memory = True
+        self.times.setup = self._engine.now - began
+        yield from begin.meet()
+        if not self.times.out_of_memory:
+            began = self._engine.now
+            yield from (self._busy_loop() if self._workload.busy else self._idle_loop())
+            self.times.loop = self._engine.now - began
+            self.times.window = self._path.window
+            yield from self._check()
+        yield from end.meet()
+        self._path.close()
+
+    def _set_up(self) -> Process:
+        workload, card = self._workload, self._card
+        yield from self._path.open()
+        for _ in range(workload.buffers):
+            yield from self._path.allocate(workload.buffer_bytes)
+        fill = card.profile.kernel_seconds(workload.buffer_bytes)
+        yield from self._launch_one(fill * workload.buffers)
+        yield from self._copy(card.copy_in, self._copied_in)
+
+    def _check(self) -> Process:
+        yield from self._copy(self._card.copy_out, self._copied_out)
+
+    def _busy_loop(self) -> Process:
+        left = self._workload.iterations
+        ahead: deque[Signal] = deque()
+        while left:
+            if len(ahead) == BATCHES_IN_FLIGHT:
+                yield ahead.popleft()
+            yield from self._path.enter()
+            launches = self._path.batch(min(BATCH, left), self._kernel)
+            yield launches * self._path.launch_seconds
+            yield from self._path.enter()
+            ahead.append(self._launch(launches, launches * self._kernel))
+            left -= launches
+        yield ahead[-1]
+        yield costs.WAKE
+
+    def _idle_loop(self) -> Process:
+        pauses = self._workload.sleeps(self._seed)
+        for _ in range(self._workload.iterations):
+            yield from self._launch_one(self._kernel)
+            yield costs.WAKE
+            yield next(pauses)
+
+    def _launch(self, launches: int, seconds: float) -> Signal:
+        done = self._card.compute.submit(self._user, seconds)
+        self._path.submitted(launches, done)
+        return done
+
+    def _launch_one(self, seconds: float) -> Process:
+        yield self._path.launch_seconds
+        yield from self._path.enter()
+        yield self._launch(1, seconds)
+
+    def _copy(self, copy: Callable[[int, int], Signal], size: int) -> Process:
+        yield from self._path.enter()
+        done = copy(self._user, size)
+        self._path.submitted(1, done)
+        self.times.copied_bytes += size
+        yield done

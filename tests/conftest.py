@@ -1,0 +1,26 @@
+"""Every test session has a runtime directory of its own: sockets and simulated nodes never meet those of the user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+for name in [name for name in os.environ if name.startswith("NVSHARE_") and name != "NVSHARE_SOAK"]:
+    del os.environ[name]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def runtime_directory() -> Iterator[str]:
+    # Short, because the path of a unix socket has at most 107 characters.
+    directory = tempfile.mkdtemp(prefix="nvs-", dir="/tmp")  # noqa: S108
+    os.environ["XDG_RUNTIME_DIR"] = directory
+    yield directory
+    from nvshare.gpu import sim
+
+    for node in sim.nodes():
+        sim.down(node.name)
+    shutil.rmtree(directory, ignore_errors=True)

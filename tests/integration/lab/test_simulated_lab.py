@@ -1,0 +1,146 @@
+"""The workloads, the mission and the demo with real processes on a simulated node."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nvshare import config
+from nvshare.gpu import sim
+from nvshare.gpu.profiles import load
+from nvshare.lab import places
+from nvshare.lab.findings import model_difference
+from nvshare.lab.mission import TESTS, Mission, Row, compare_with_model, shortening
+from nvshare.lab.model.run import ModelBackend
+from nvshare.lab.outcome import RunPlan, TaskPlan
+from nvshare.lab.processes import Place, ProcessBackend
+from nvshare.lab.workloads.spec import WORKLOADS
+
+pytestmark = pytest.mark.simulated
+
+SPEED = 10.0
+SOLO_WALL_SECONDS = 2.0
+TOLERANCE = 0.05  # wall-clock jitter is compressed with the time; docs say so wherever these numbers are shown
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with places.simulated("2xT4", SPEED, "test") as found:
+        yield found
+
+
+def run_workload(variables: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "nvshare.lab.workloads", *arguments],
+        env=config.child_environment({"PYTHONPATH": os.pathsep.join(sys.path), **variables}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_workload_ends_with_pass_and_its_seconds(place: Place) -> None:
+    result = run_workload(
+        dict(place.variables), "add-small", "--iterations", "70", "--time-scale", "10", "--progress", "--json"
+    )
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert "70/70 [" in result.stdout
+    assert "PASS" in lines
+    assert any(line.startswith("--- ") and line.endswith(" seconds ---") for line in lines)
+    last = json.loads(lines[-1])
+    assert last["uuid"] == place.uuids[0]
+    assert last["bytes"] == WORKLOADS["add-small"].bytes
+    assert last["copied_h2d"] > 0
+
+
+def test_too_big_a_workload_says_out_of_memory(place: Place) -> None:
+    result = run_workload(dict(place.variables), "add", "--n", "40000", "--iterations", "1")
+    assert result.returncode == 1
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in result.stderr
+    assert "out of memory: add needs" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_without_a_driver_a_workload_says_how_to_go_on() -> None:
+    result = run_workload({"LD_LIBRARY_PATH": ""}, "add", "--iterations", "1")
+    if result.returncode == 0:
+        pytest.skip("this machine has a GPU")
+    assert result.returncode == 1
+    assert "nvshare run --sim 2xT4" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def measured_again(row: Row, place: Place, parts: dict[str, float]) -> Row:
+    """The same on a quieter machine, perhaps: a burst of load on the host is no finding about nvshare."""
+    (again,) = Mission(ProcessBackend(place), parts).rows([row.test])
+    return replace(again, model_ratio=row.model_ratio)
+
+
+def test_the_mission_on_a_simulated_node_agrees_with_the_model(place: Place) -> None:
+    # GIVEN the same shortened scenarios
+    profile = load("T4")
+    parts = shortening(profile, SOLO_WALL_SECONDS * SPEED)
+    model = Mission(ModelBackend(2, profile), parts).rows(TESTS)
+    # WHEN real processes run them under the library and the daemon
+    rows = compare_with_model(Mission(ProcessBackend(place), parts).rows(TESTS), model)
+    rows = [row if model_difference(row) < TOLERANCE else measured_again(row, place, parts) for row in rows]
+    # THEN all sums are right, nothing was moved, and every ratio is the model's within the tolerance
+    assert [row.messages for row in rows if not row.passed] == []
+    assert {(row.swapped_bytes, row.switches) for row in rows} == {(0, 0)}
+    different = {row.test: (row.ratio, row.model_ratio) for row in rows if model_difference(row) > TOLERANCE}
+    assert different == {}
+    # AND each task under nvshare was known to the scheduler
+    for row in rows:
+        assert all(bool(task.client) == (row.mode != "plain") for task in row.details)
+    assert {task.gpu for row in rows for task in row.details} == set(place.uuids)
+
+
+def test_a_quota_stops_the_greedy_task_and_not_its_neighbour(place: Place) -> None:
+    workload = WORKLOADS["add-small"].shortened(0.002)
+    tasks = (TaskPlan("greedy", workload, mem_limit=2**30, expected="OOM"), TaskPlan("neighbour", workload, seed=2))
+    outcome = ProcessBackend(place).run(RunPlan(tasks))
+    assert [task.status for task in outcome.tasks] == ["OOM", "PASS"]
+
+
+def nvshare(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "nvshare", *arguments],
+        env=config.child_environment({"PYTHONPATH": os.pathsep.join(sys.path)}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_demo_shows_four_scenes_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    target = tmp_path / "demo.json"
+    process = nvshare("demo", "--json", str(target))
+    output, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, output + errors
+    content = json.loads(target.read_text())
+    assert [row["test"] for row in content["rows"]] == [1, 2, 3, 4]
+    if content["simulated"]:
+        assert "simulated" in output
+    assert [task["status"] for task in content["rows"][3]["details"]] == ["OOM", "PASS"]
+    assert f"demo-{process.pid}" not in {node.name for node in sim.nodes()}
+
+
+def test_an_interrupted_demo_takes_its_node_down() -> None:
+    process = nvshare("demo")
+    assert process.stdout is not None
+    assert "nvshare demo on" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert f"demo-{process.pid}" not in {node.name for node in sim.nodes()}

@@ -1,0 +1,56 @@
+"""The native tests, built and run under each sanitizer against a simulated node."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nvshare.gpu import sim
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAMS = sorted(path.stem for path in (ROOT / "tests" / "native").glob("test_*.c"))
+OPTIONS = {
+    "address": {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1"},
+    "undefined": {"UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1"},
+    "thread": {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"},
+}
+
+
+@pytest.fixture(scope="module", params=sorted(OPTIONS))
+def build(request: pytest.FixtureRequest) -> tuple[str, Path]:
+    """One build directory per sanitizer, kept between runs."""
+    sanitizer: str = request.param
+    directory = ROOT / "build" / f"sanitize-{sanitizer}"
+    configure = ["cmake", "-S", ROOT, "-B", directory, f"-DNVSHARE_SANITIZE={sanitizer}", "-DNVSHARE_TESTS=ON"]
+    environment = {**os.environ, "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
+    for command in (configure, ["cmake", "--build", directory, "-j", "2"]):
+        subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return sanitizer, directory
+
+
+@pytest.mark.sanitizer
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_native_test_is_clean_under_sanitizer(build: tuple[str, Path], program: str) -> None:
+    # GIVEN a native test program and the simulated driver, both built with the sanitizer
+    sanitizer, directory = build
+    node = sim.up("2xT4", speed=10)
+    try:
+        environment = {
+            **os.environ,
+            **node.env(),
+            **OPTIONS[sanitizer],
+            "LD_LIBRARY_PATH": str(directory / "sim"),
+            "NVSHARE_SOCK": str(node.directory / "none.sock"),
+        }
+        # WHEN it runs
+        result = subprocess.run(
+            [directory / "tests" / program], env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
+    finally:
+        sim.down(node.name)
+    # THEN it passes and the sanitizer has nothing to say
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-6000:]

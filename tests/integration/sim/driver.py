@@ -1,0 +1,139 @@
+"""The CUDA driver API for test programs: call any function by name, an error raises. Works with a real driver as well."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from typing import Any
+
+KERNELS = ("nvs_add_f32", "nvs_scale_f32", "nvs_spin")
+PTX = ".version 7.0\n.target sm_70\n.address_size 64\n" + "".join(f".visible .entry {k}()\n{{ ret; }}\n" for k in KERNELS)
+
+
+class CudaError(Exception):
+    def __init__(self, function: str, code: int) -> None:
+        super().__init__(f"{function}: {code}")
+        self.code = code
+
+
+class Location(ctypes.Structure):
+    _fields_ = (("type", c_int), ("id", c_int))
+
+
+class AllocationProp(ctypes.Structure):
+    _fields_ = (
+        ("type", c_int),
+        ("handle_types", c_int),
+        ("location", Location),
+        ("win32", c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    )
+
+
+class AccessDesc(ctypes.Structure):
+    _fields_ = (("location", Location), ("flags", c_int))
+
+
+def on_device(device: int = 0) -> AllocationProp:
+    return AllocationProp(type=1, location=Location(1, device))
+
+
+def access(device: int = 0, flags: int = 3) -> AccessDesc:
+    return AccessDesc(Location(1, device), flags)
+
+
+class Driver:
+    """``Driver().cuMemFree_v2(p)`` calls and checks; ints are passed as 64-bit values."""
+
+    def __init__(self, init: bool = True, context: bool = True, device: int = 0) -> None:
+        self.library = ctypes.CDLL("libcuda.so.1")
+        self._functions: dict[str, c_void_p] = {}
+        if init:
+            self.cuInit(0)
+        if init and context:
+            self.context = c_void_p()
+            self.cuDevicePrimaryCtxRetain(byref(self.context), device)
+            self.cuCtxSetCurrent(self.context)
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self.library, name)
+
+        def call(*args: Any) -> None:
+            code = function(*(c_uint64(arg) if isinstance(arg, int) else arg for arg in args))
+            if code != 0:
+                raise CudaError(name, code)
+
+        return call
+
+    def code(self, name: str, *args: Any) -> int:
+        """The result instead of an exception."""
+        try:
+            getattr(self, name)(*args)
+        except CudaError as error:
+            return error.code
+        return 0
+
+    def alloc(self, size: int) -> int:
+        pointer = c_uint64()
+        self.cuMemAlloc_v2(byref(pointer), size)
+        return pointer.value
+
+    def upload(self, pointer: int, data: bytes) -> None:
+        self.cuMemcpyHtoD_v2(pointer, c_char_p(data), len(data))
+
+    def download(self, pointer: int, size: int) -> bytes:
+        buffer = ctypes.create_string_buffer(size)
+        self.cuMemcpyDtoH_v2(buffer, pointer, size)
+        return buffer.raw
+
+    def memory(self) -> tuple[int, int]:
+        free, total = c_size_t(), c_size_t()
+        self.cuMemGetInfo_v2(byref(free), byref(total))
+        return free.value, total.value
+
+    def function(self, name: str) -> c_void_p:
+        if name not in self._functions:
+            module, function = c_void_p(), c_void_p()
+            self.cuModuleLoadData(byref(module), c_char_p(PTX.encode()))
+            self.cuModuleGetFunction(byref(function), module, c_char_p(name.encode()))
+            self._functions[name] = function
+        return self._functions[name]
+
+    def launch(self, name: str, *args: int | float, stream: Any = None) -> None:
+        values = [c_float(arg) if isinstance(arg, float) else c_uint64(arg) for arg in args]
+        pointers = (c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        self.library.cuLaunchKernel.argtypes = [c_void_p] + [c_uint] * 7 + [c_void_p] * 3
+        code = self.library.cuLaunchKernel(self.function(name), 1, 1, 1, 1, 1, 1, 0, stream, pointers, None)
+        if code != 0:
+            raise CudaError("cuLaunchKernel", code)
+
+    def add(self, z: int, x: int, y: int, n: int, stream: Any = None) -> None:
+        self.launch("nvs_add_f32", z, x, y, n, stream=stream)
+
+    def spin(self, seconds: float, stream: Any = None) -> None:
+        self.launch("nvs_spin", int(seconds * 1e9), stream=stream)
+
+    def stream(self, flags: int = 1) -> c_void_p:
+        stream = c_void_p()
+        self.cuStreamCreate(byref(stream), flags)
+        return stream
+
+    def event(self, flags: int = 0) -> c_void_p:
+        event = c_void_p()
+        self.cuEventCreate(byref(event), flags)
+        return event
+
+    def record(self, stream: Any = None) -> c_void_p:
+        event = self.event()
+        self.cuEventRecord(event, stream)
+        return event
+
+    def elapsed(self, start: c_void_p, end: c_void_p) -> float:
+        """Simulated seconds between two events, once the second is reached."""
+        ms = c_float()
+        self.cuEventSynchronize(end)
+        self.cuEventElapsedTime(byref(ms), start, end)
+        return ms.value / 1e3
+
+    def sync(self) -> None:
+        self.cuCtxSynchronize()

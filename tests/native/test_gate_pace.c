@@ -1,0 +1,157 @@
+/* How much work is in flight while the gate is PACED, and what the samples say the work costs. */
+#include "fake_gpu.h"
+
+#include "../../native/interposer/gate.c"
+#include "../../native/interposer/meter.c"
+#include "../../native/interposer/pace.c"
+#include "../../native/interposer/streams.c"
+#include "../../native/interposer/drain.c"
+#include "../../native/interposer/submit.c"
+#include "../../native/interposer/log.c"
+#include "../../native/interposer/env.c"
+
+void nvs_link_want(void)
+{
+}
+
+void nvs_link_active(void)
+{
+}
+
+/* Forget what is known, then measure a few kernels of this cost. */
+static void learn_cost(uint64_t cost_ns)
+{
+	CHECK(nvs_gate_drain(60000));
+	nvs_meter_poll();
+	nvs_meter_after_fork();
+	fake.cost = cost_ns;
+	for (int i = 0; i < 8; i++) {
+		if (nvs_self != NULL)
+			nvs_self->next_sample = nvs_self->submissions;
+		fake_submit(NULL);
+		CHECK(nvs_gate_drain(60000));
+		nvs_meter_poll();
+	}
+}
+
+static void free_running_work_has_no_bound(void)
+{
+	/* GIVEN an open gate, WHEN more is submitted than any window, THEN nothing waits */
+	nvs_gate_open(NVS_GATE_OPEN);
+	fake.cost = 50 * NVS_NS_PER_US;
+	for (int i = 0; i < 3000; i++)
+		fake_submit(NULL);
+	CHECK(fake.most_in_flight > NVS_WINDOW_MAX);
+	CHECK(nvs_gate_drain(60000));
+	nvs_meter_poll();
+}
+
+static void paced_work_stays_within_the_budget(void)
+{
+	/* GIVEN kernels of 1 ms and a budget of 8 ms */
+	struct nvs_usage_counters usage;
+	learn_cost(NVS_NS_PER_MS);
+	nvs_pace_set_budget(8000);
+	nvs_gate_open(NVS_GATE_PACED);
+	nvs_meter_usage(0, &usage);
+	CHECK(usage.window >= 7 && usage.window <= 8);
+	/* WHEN many are submitted */
+	fake.most_in_flight = 0;
+	for (int i = 0; i < 100; i++)
+		fake_submit(NULL);
+	/* THEN never more than the window is in flight, and never so little that the GPU would run dry */
+	CHECK(fake.most_in_flight <= usage.window + 1);
+	CHECK(fake.most_in_flight >= usage.window / 2);
+	CHECK(nvs_gate_close(60000, NULL));
+	nvs_gate_open(NVS_GATE_OPEN);
+}
+
+static void a_long_kernel_has_a_window_of_one(void)
+{
+	/* GIVEN kernels longer than the budget */
+	learn_cost(20 * NVS_NS_PER_MS);
+	nvs_pace_set_budget(8000);
+	nvs_gate_open(NVS_GATE_PACED);
+	/* WHEN they are submitted, THEN one runs and one waits behind it */
+	CHECK(nvs_meter_window(0) == 1);
+	fake.most_in_flight = 0;
+	for (int i = 0; i < 8; i++)
+		fake_submit(NULL);
+	CHECK(fake.most_in_flight <= 3);
+	CHECK(nvs_gate_close(60000, NULL));
+	nvs_gate_open(NVS_GATE_OPEN);
+}
+
+static void a_slow_wait_does_not_shrink_the_window(void)
+{
+	/* GIVEN a window */
+	learn_cost(NVS_NS_PER_MS);
+	nvs_pace_set_budget(50000);
+	nvs_gate_open(NVS_GATE_PACED);
+	uint32_t before = nvs_meter_window(0);
+	/* WHEN the gate is shut for a hundred times what the window holds, with a submitter waiting */
+	fake_submit(NULL);
+	CHECK(nvs_gate_close(60000, NULL));
+	nvs_sleep_ns(100 * NVS_NS_PER_MS);
+	nvs_gate_open(NVS_GATE_PACED);
+	for (int i = 0; i < 20; i++)
+		fake_submit(NULL);
+	CHECK(nvs_gate_drain(60000));
+	nvs_meter_poll();
+	/* THEN the window is the same */
+	CHECK(nvs_meter_window(0) * 10 >= before * 9);
+	nvs_gate_open(NVS_GATE_OPEN);
+}
+
+static void occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_allows(void)
+{
+	/* GIVEN kernels of a known cost, back to back */
+	struct nvs_usage_counters before, after;
+	learn_cost(200 * NVS_NS_PER_US);
+	nvs_meter_usage(0, &before);
+	uint64_t start = nvs_now_ns();
+	for (int i = 0; i < 1000; i++)
+		fake_submit(NULL);
+	CHECK(nvs_gate_drain(60000));
+	nvs_meter_poll();
+	uint64_t wall_us = (nvs_now_ns() - start) / NVS_NS_PER_US;
+	/* WHEN the meter is read */
+	nvs_meter_usage(0, &after);
+	/* THEN all submissions are there; the time, estimated from samples, is within some percent and below the clock's */
+	CHECK(after.submissions - before.submissions == 1000);
+	uint64_t occupied = after.occupied_us - before.occupied_us;
+	CHECK(occupied <= wall_us + 1000);
+	CHECK(occupied >= 150000);
+}
+
+static void short_kernels_are_sampled_rarely_and_long_ones_always(void)
+{
+	learn_cost(5 * NVS_NS_PER_US);
+	uint64_t before = fake.timing_events_recorded;
+	for (int i = 0; i < 10000; i++)
+		fake_submit(NULL);
+	uint64_t samples = (fake.timing_events_recorded - before) / 2;
+	CHECK(samples >= 20 && samples <= 100); /* about one in 200 */
+	CHECK(nvs_gate_drain(60000));
+	nvs_meter_poll();
+	learn_cost(10 * NVS_NS_PER_MS);
+	before = fake.timing_events_recorded;
+	for (int i = 0; i < 10; i++)
+		fake_submit(NULL);
+	CHECK((fake.timing_events_recorded - before) / 2 >= 9);
+	CHECK(nvs_gate_drain(60000));
+	nvs_meter_poll();
+}
+
+int main(void)
+{
+	fake_install(0);
+	free_running_work_has_no_bound();
+	paced_work_stays_within_the_budget();
+	a_long_kernel_has_a_window_of_one();
+	a_slow_wait_does_not_shrink_the_window();
+	occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_allows();
+	short_kernels_are_sampled_rarely_and_long_ones_always();
+	CHECK(fake.pushed == 0);
+	return 0;
+}

@@ -1,0 +1,95 @@
+/* The closing-gate race: many threads submit, a closer shuts the gate, takes the memory away, brings it back, opens. No
+ * submission may ever find the memory gone. */
+#include "fake_gpu.h"
+
+#include "../../native/interposer/gate.c"
+#include "../../native/interposer/meter.c"
+#include "../../native/interposer/pace.c"
+#include "../../native/interposer/streams.c"
+#include "../../native/interposer/drain.c"
+#include "../../native/interposer/submit.c"
+#include "../../native/interposer/log.c"
+#include "../../native/interposer/env.c"
+
+#define SUBMITTERS 6
+#define DEFAULT_ROUNDS 3000
+
+static _Atomic bool mapped = true, stop;
+static _Atomic uint64_t submitted;
+
+void nvs_link_want(void)
+{
+}
+
+void nvs_link_active(void)
+{
+}
+
+static CUresult launch_touches_memory(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+	unsigned bz, unsigned shared, CUstream stream, void **params, void **extra)
+{
+	CHECK(atomic_load(&mapped));
+	for (volatile int i = 0; i < 20; i++) /* some time passes between the check at the gate and the landing */
+		;
+	CHECK(atomic_load(&mapped));
+	atomic_fetch_add(&submitted, 1);
+	return CUDA_SUCCESS;
+}
+
+static void *submit_for_ever(void *unused)
+{
+	while (!atomic_load(&stop))
+		CHECK(fake_submit(NULL) == CUDA_SUCCESS);
+	return unused;
+}
+
+/* A thread that lives only for a few submissions: its slot is reused by the next. */
+static void *submit_a_few(void *unused)
+{
+	for (int i = 0; i < 10; i++)
+		CHECK(fake_submit(NULL) == CUDA_SUCCESS);
+	return unused;
+}
+
+static void *start_short_threads(void *unused)
+{
+	while (!atomic_load(&stop)) {
+		pthread_t thread;
+		CHECK(pthread_create(&thread, NULL, submit_a_few, NULL) == 0);
+		pthread_join(thread, NULL);
+	}
+	return unused;
+}
+
+int main(int argc, char **argv)
+{
+	int rounds = argc > 1 ? atoi(argv[1]) : DEFAULT_ROUNDS;
+	pthread_t threads_of_test[SUBMITTERS + 1];
+
+	/* GIVEN threads that submit without a pause, and others that come and go */
+	fake_install(0);
+	nvs_real.cuLaunchKernel = launch_touches_memory;
+	for (int i = 0; i < SUBMITTERS; i++)
+		pthread_create(&threads_of_test[i], NULL, submit_for_ever, NULL);
+	pthread_create(&threads_of_test[SUBMITTERS], NULL, start_short_threads, NULL);
+
+	/* WHEN the gate closes, the memory goes and comes, and the gate opens, again and again */
+	for (int round = 0; round < rounds; round++) {
+		CHECK(nvs_gate_close(60000, NULL));
+		uint64_t before = atomic_load(&submitted);
+		atomic_store(&mapped, false);
+		for (volatile int i = 0; i < 200; i++)
+			;
+		CHECK(atomic_load(&submitted) == before);
+		atomic_store(&mapped, true);
+		nvs_gate_open(round % 2 == 0 ? NVS_GATE_OPEN : NVS_GATE_PACED);
+		while (atomic_load(&submitted) == before) /* THEN submitters come back each time, and never land in between */
+			nvs_sleep_ns(1000);
+	}
+	atomic_store(&stop, true);
+	for (int i = 0; i <= SUBMITTERS; i++)
+		pthread_join(threads_of_test[i], NULL);
+	CHECK(fake.pushed == 0);
+	printf("%d rounds, %llu submissions\n", rounds, (unsigned long long)atomic_load(&submitted));
+	return 0;
+}

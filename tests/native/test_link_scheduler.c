@@ -1,0 +1,534 @@
+/* The link against a scripted scheduler: who may submit when, what is told and asked, and what happens when it goes away. */
+#include "fake_scheduler.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+
+#include "../../native/interposer/gate.c"
+#include "../../native/interposer/meter.c"
+#include "../../native/interposer/pace.c"
+#include "../../native/interposer/streams.c"
+#include "../../native/interposer/drain.c"
+#include "../../native/interposer/submit.c"
+#include "../../native/interposer/log.c"
+#include "../../native/interposer/env.c"
+#include "../../native/interposer/link.c"
+#include "../../native/interposer/link_turns.c"
+#include "../../native/interposer/link_socket.c"
+#include "../../native/interposer/link_thread.c"
+
+#define MIB 1048576ull
+#define ID 0x1234abcd5678ef00ull
+
+struct hello {
+	struct nvs_register fields;
+	struct nvs_gpu_entry gpus[2];
+};
+
+static void *attach_device(void *device)
+{
+	return (void *)(intptr_t)nvs_link_attach((CUdevice)(intptr_t)device);
+}
+
+static pthread_t start_attach(CUdevice device)
+{
+	pthread_t thread_of_test;
+	CHECK(pthread_create(&thread_of_test, NULL, attach_device, (void *)(intptr_t)device) == 0);
+	return thread_of_test;
+}
+
+static CUresult result_of(pthread_t thread_of_test)
+{
+	void *result;
+	CHECK(pthread_join(thread_of_test, &result) == 0);
+	return (CUresult)(intptr_t)result;
+}
+
+static void send_limit(uint32_t gpu, uint64_t limit, uint64_t card)
+{
+	SCHEDULER_SEND(NVS_UPDATE_LIMIT, struct nvs_update_limit message = {.gpu = gpu, .mem_limit = limit, .card = card});
+}
+
+static struct hello accept_client(uint16_t answer)
+{
+	struct hello hello = {0};
+	scheduler_accept();
+	scheduler_expect(NVS_REGISTER, &hello, sizeof(hello.fields) + sizeof(hello.gpus[0]));
+	SCHEDULER_SEND(answer, struct nvs_sched_on message = {.client_id = ID});
+	send_limit(0, 1024 * MIB, 15000 * MIB);
+	return hello;
+}
+
+/* A process with one GPU, registered. */
+static struct hello registered(uint16_t answer)
+{
+	scheduler_listen();
+	pthread_t attaching = start_attach(0);
+	struct hello hello = accept_client(answer);
+	CHECK(result_of(attaching) == CUDA_SUCCESS);
+	return hello;
+}
+
+static _Atomic int landed;
+
+static void *submit_and_count(void *count)
+{
+	for (intptr_t i = 0; i < (intptr_t)count; i++) {
+		CHECK(fake_submit(NULL) == CUDA_SUCCESS);
+		atomic_fetch_add(&landed, 1);
+	}
+	return NULL;
+}
+
+static pthread_t start_submitting(intptr_t count)
+{
+	pthread_t submitter;
+	CHECK(pthread_create(&submitter, NULL, submit_and_count, (void *)count) == 0);
+	return submitter;
+}
+
+static void grant(uint32_t gpu, uint64_t number, uint32_t flags, uint32_t quantum_ms)
+{
+	SCHEDULER_SEND(NVS_LOCK_OK,
+		struct nvs_lock_ok message = {.gpu = gpu, .grant = number, .flags = flags, .quantum_ms = quantum_ms, .running = 1});
+}
+
+/* Registered, granted and with one submission behind it. */
+static void running(uint64_t number, uint32_t flags, uint32_t quantum_ms)
+{
+	struct nvs_req_lock asked;
+	pthread_t submitter = start_submitting(1);
+	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
+	CHECK(asked.gpu == 0);
+	grant(0, number, flags, quantum_ms);
+	pthread_join(submitter, NULL);
+}
+
+static struct nvs_lock_released expect_release(uint64_t number, uint32_t reason)
+{
+	struct nvs_lock_released released;
+	scheduler_expect(NVS_LOCK_RELEASED, &released, sizeof(released));
+	CHECK(released.grant == number && released.reason == reason);
+	return released;
+}
+
+/* ---- registering ---- */
+
+static void registers_with_uuid_and_environment(void)
+{
+	setenv("NVSHARE_GPU_MEMORY_LIMIT", "2Gi", 1);
+	setenv("NVSHARE_GPU_CORE_LIMIT", "30", 1);
+	setenv("NVSHARE_POD_NAME", "pod-1", 1);
+	setenv("NVSHARE_POD_NAMESPACE", "team", 1);
+	struct hello hello = registered(NVS_SCHED_ON);
+	CHECK(hello.fields.previous_id == 0 && hello.fields.gpu_count == 1);
+	CHECK(hello.fields.mem_limit == 2048 * MIB && hello.fields.core_limit == 30 && hello.fields.priority == 0);
+	CHECK(strcmp(hello.fields.pod_name, "pod-1") == 0 && strcmp(hello.fields.pod_namespace, "team") == 0);
+	CHECK(strcmp(hello.gpus[0].uuid, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f") == 0);
+	CHECK(hello.gpus[0].allocated == 0 && hello.gpus[0].grant == 0);
+	/* THEN the scheduler's answer counts, not the environment */
+	uint64_t card, allocated;
+	CHECK(nvs_link_card(0) == 1024 * MIB);
+	CHECK(nvs_link_view(hello.gpus[0].uuid, &card, &allocated) && card == 1024 * MIB && allocated == 0);
+	CHECK(!nvs_link_view("GPU-other", &card, &allocated));
+	CHECK(nvs_link_attach(0) == CUDA_SUCCESS); /* again: costs nothing, tells nothing */
+	CHECK(!scheduler_hears_something(20));
+}
+
+static void runs_natively_without_a_scheduler(void)
+{
+	setenv("NVSHARE_GPU_MEMORY_LIMIT", "100Mi", 1);
+	CHECK(nvs_link_attach(0) == CUDA_SUCCESS);
+	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
+	/* the environment's own limit holds all the same */
+	CHECK(nvs_link_request(0, 60 * MIB) == CUDA_SUCCESS);
+	CHECK(nvs_link_request(0, 60 * MIB) == CUDA_ERROR_OUT_OF_MEMORY);
+	nvs_link_release(0, 60 * MIB);
+	CHECK(nvs_link_request(0, 100 * MIB) == CUDA_SUCCESS);
+	CHECK(nvs_link_allocated(0) == 100 * MIB && nvs_link_card(0) == 100 * MIB);
+	/* WHEN one appears later, THEN it is told what is held */
+	scheduler_listen();
+	struct hello hello = accept_client(NVS_SCHED_ON);
+	CHECK(hello.fields.previous_id == 0 && hello.gpus[0].allocated == 100 * MIB);
+}
+
+static void a_required_scheduler_that_is_missing_is_an_error(void)
+{
+	setenv("NVSHARE_REQUIRE", "1", 1);
+	CHECK(nvs_link_attach(0) == CUDA_ERROR_SYSTEM_NOT_READY);
+	/* WHEN it is there, THEN the next attempt succeeds */
+	scheduler_listen();
+	pthread_t attaching = start_attach(0);
+	accept_client(NVS_SCHED_ON);
+	CHECK(result_of(attaching) == CUDA_SUCCESS);
+}
+
+static void a_refusal_for_the_version_is_final(void)
+{
+	struct hello hello;
+	scheduler_listen();
+	pthread_t attaching = start_attach(0);
+	scheduler_accept();
+	scheduler_expect(NVS_REGISTER, &hello, sizeof(hello.fields));
+	SCHEDULER_SEND(NVS_REFUSED, struct nvs_refused message = {.version = 9, .code = 1, .reason = "too old"});
+	CHECK(result_of(attaching) == CUDA_SUCCESS);
+	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
+	CHECK(scheduler_hears_something(20000)); /* it hangs up */
+	fcntl(scheduler.listening, F_SETFL, O_NONBLOCK);
+	nvs_sleep_ns(300 * NVS_NS_PER_MS);
+	CHECK(accept(scheduler.listening, NULL, NULL) < 0); /* and does not come back */
+}
+
+/* ---- turns ---- */
+
+static void nothing_is_submitted_before_the_grant(void)
+{
+	registered(NVS_SCHED_ON);
+	/* GIVEN a submitter without a grant */
+	struct nvs_req_lock asked;
+	pthread_t submitter = start_submitting(3);
+	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
+	CHECK(atomic_load(&landed) == 0);
+	CHECK(!scheduler_hears_something(20)); /* asked once */
+	/* WHEN it is granted, THEN it goes, and goes on */
+	grant(0, 7, 0, 0);
+	pthread_join(submitter, NULL);
+	CHECK(atomic_load(&landed) == 3 && atomic_load(&nvs_gate) == NVS_GATE_OPEN);
+}
+
+static void a_drop_is_answered_when_all_work_is_done(void)
+{
+	registered(NVS_SCHED_ON);
+	running(7, 0, 0);
+	fake.cost = 30 * NVS_NS_PER_MS;
+	fake_submit(NULL);
+	/* WHEN the scheduler drops a grant that was never given, THEN nothing happens */
+	SCHEDULER_SEND(NVS_DROP_LOCK, struct nvs_drop_lock message = {.grant = 6, .deadline_ms = 60000});
+	/* WHEN it drops the real one, THEN the answer comes after the work */
+	SCHEDULER_SEND(NVS_DROP_LOCK, struct nvs_drop_lock message = {.grant = 7, .deadline_ms = 60000});
+	struct nvs_lock_released released = expect_release(7, NVS_RELEASE_TOLD);
+	CHECK(fake_all_done() && released.drain_us > 0);
+	/* AND the next submission asks again */
+	struct nvs_req_lock asked;
+	int before = atomic_load(&landed);
+	pthread_t submitter = start_submitting(1);
+	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
+	CHECK(atomic_load(&landed) == before);
+	grant(0, 8, 0, 0);
+	pthread_join(submitter, NULL);
+}
+
+static void work_that_does_not_end_is_reported_as_stuck_and_goes_on(void)
+{
+	registered(NVS_SCHED_ON);
+	running(7, NVS_FLAG_EXCLUSIVE, 0);
+	CHECK(atomic_load(&nvs_gate) == NVS_GATE_PACED);
+	fake.cost = 500 * NVS_NS_PER_MS;
+	fake_submit(NULL);
+	SCHEDULER_SEND(NVS_DROP_LOCK, struct nvs_drop_lock message = {.grant = 7, .deadline_ms = 5});
+	expect_release(7, NVS_RELEASE_STUCK);
+	CHECK(atomic_load(&nvs_gate) == NVS_GATE_OPEN);
+	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
+	/* WHEN the scheduler tries again, THEN it may succeed */
+	fake.cost = 0;
+	SCHEDULER_SEND(NVS_DROP_LOCK, struct nvs_drop_lock message = {.grant = 7, .deadline_ms = 60000});
+	expect_release(7, NVS_RELEASE_TOLD);
+}
+
+static void an_idle_holder_gives_up_its_turn_only_when_others_wait(void)
+{
+	registered(NVS_SCHED_ON);
+	running(7, 0, 0);
+	CHECK(!scheduler_hears_something(60) || true); /* usage may come */
+	grant(0, 7, NVS_FLAG_CONTENDED, 0); /* the same grant on new terms */
+	expect_release(7, NVS_RELEASE_IDLE);
+}
+
+static void a_contended_turn_ends_by_itself_after_its_quantum(void)
+{
+	registered(NVS_SCHED_ON);
+	fake.cost = NVS_NS_PER_MS;
+	running(7, NVS_FLAG_CONTENDED, 100);
+	pthread_t submitter = start_submitting(2000); /* busy all the time: not idle */
+	expect_release(7, NVS_RELEASE_ENDED);
+	struct nvs_req_lock asked; /* the submitter is still at it */
+	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
+	fake.cost = 0;
+	grant(0, 8, 0, 0);
+	pthread_join(submitter, NULL);
+}
+
+static void sched_off_lets_everything_through(void)
+{
+	registered(NVS_SCHED_OFF);
+	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
+	/* WHEN it is switched on, THEN a grant is needed */
+	SCHEDULER_SEND(NVS_SCHED_ON, struct nvs_sched_on message = {.client_id = ID});
+	while (atomic_load(&nvs_gate) != NVS_GATE_SHUT)
+		nvs_sleep_ns(100000);
+	running(7, 0, 0);
+	/* WHEN it is switched off, THEN not */
+	pthread_t submitter;
+	SCHEDULER_SEND(NVS_DROP_LOCK, struct nvs_drop_lock message = {.grant = 7, .deadline_ms = 60000});
+	expect_release(7, NVS_RELEASE_TOLD);
+	submitter = start_submitting(1);
+	struct nvs_req_lock asked;
+	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
+	SCHEDULER_SEND(NVS_SCHED_OFF, struct nvs_sched_off message = {.client_id = ID});
+	pthread_join(submitter, NULL);
+}
+
+static void a_gang_needs_all_of_its_gpus(void)
+{
+	registered(NVS_SCHED_ON);
+	running(7, 0, 0);
+	/* WHEN a second GPU is attached, THEN the gate shuts until it is granted too */
+	struct {
+		struct nvs_attach attach;
+		struct nvs_gpu_entry gpu;
+	} further;
+	pthread_t attaching = start_attach(1);
+	scheduler_expect(NVS_ATTACH, &further, sizeof(further));
+	CHECK(further.attach.gpu_count == 1);
+	CHECK(strcmp(further.gpu.uuid, "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f") == 0);
+	send_limit(1, 0, 15000 * MIB);
+	CHECK(result_of(attaching) == CUDA_SUCCESS);
+	CHECK(nvs_link_card(1) == 15000 * MIB);
+	int before = atomic_load(&landed);
+	struct nvs_req_lock asked;
+	pthread_t submitter = start_submitting(1);
+	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
+	CHECK(asked.gpu == 1 && atomic_load(&landed) == before);
+	grant(1, 9, 0, 0);
+	pthread_join(submitter, NULL);
+	/* WHEN one of them is dropped, THEN both are released */
+	SCHEDULER_SEND(NVS_DROP_LOCK, struct nvs_drop_lock message = {.gpu = 1, .grant = 9, .deadline_ms = 60000});
+	expect_release(7, NVS_RELEASE_TOLD);
+	expect_release(9, NVS_RELEASE_TOLD);
+}
+
+/* ---- memory ---- */
+
+struct request {
+	uint64_t bytes;
+	CUresult result;
+};
+
+static void *request_memory(void *argument)
+{
+	struct request *request = argument;
+	request->result = nvs_link_request(0, request->bytes);
+	return NULL;
+}
+
+static void requests_are_answered_one_by_one_in_any_order(void)
+{
+	registered(NVS_SCHED_ON);
+	/* GIVEN two threads that ask at once */
+	struct request requests[2] = {{.bytes = 10 * MIB}, {.bytes = 20 * MIB}};
+	struct nvs_mem_request asked[2];
+	pthread_t askers[2];
+	for (int i = 0; i < 2; i++) {
+		pthread_create(&askers[i], NULL, request_memory, &requests[i]);
+		scheduler_expect(NVS_MEM_REQUEST, &asked[i], sizeof(asked[i]));
+		CHECK(asked[i].bytes == requests[i].bytes);
+	}
+	CHECK(asked[0].request != asked[1].request);
+	/* WHEN the second is granted after a while and the first denied */
+	SCHEDULER_SEND(NVS_WAIT_FOR_MEM, struct nvs_wait_for_mem message = {.request = asked[1].request, .bytes = 20 * MIB});
+	SCHEDULER_SEND(NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = asked[1].request, .bytes = 20 * MIB});
+	pthread_join(askers[1], NULL);
+	CHECK(requests[1].result == CUDA_SUCCESS && nvs_link_allocated(0) == 20 * MIB);
+	SCHEDULER_SEND(NVS_MEM_DENIED,
+		struct nvs_mem_denied message = {.request = asked[0].request, .bytes = 10 * MIB, .reason = NVS_DENY_QUOTA});
+	pthread_join(askers[0], NULL);
+	CHECK(requests[0].result == CUDA_ERROR_OUT_OF_MEMORY && nvs_link_allocated(0) == 20 * MIB);
+	/* WHEN some is released and asked for again, THEN the release is told first */
+	struct nvs_mem_update update;
+	nvs_link_pinned(0, 4 * MIB);
+	nvs_link_release(0, 5 * MIB);
+	requests[0].bytes = 1 * MIB;
+	pthread_create(&askers[0], NULL, request_memory, &requests[0]);
+	scheduler_expect(NVS_MEM_UPDATE, &update, sizeof(update));
+	while (update.released != 5 * MIB) /* the pinning may have been told by itself */
+		scheduler_expect(NVS_MEM_UPDATE, &update, sizeof(update));
+	CHECK(update.resident == 15 * MIB && update.pinned == 4 * MIB);
+	scheduler_expect(NVS_MEM_REQUEST, &asked[0], sizeof(asked[0]));
+	/* WHEN the scheduler vanishes meanwhile, THEN the last known limit decides */
+	scheduler_vanish();
+	pthread_join(askers[0], NULL);
+	CHECK(requests[0].result == CUDA_SUCCESS && nvs_link_allocated(0) == 16 * MIB);
+	CHECK(nvs_link_request(0, 1024 * MIB) == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static void a_release_alone_is_told_soon(void)
+{
+	registered(NVS_SCHED_ON);
+	struct request request = {.bytes = 10 * MIB};
+	struct nvs_mem_request asked;
+	struct nvs_mem_update update;
+	pthread_t asker;
+	pthread_create(&asker, NULL, request_memory, &request);
+	scheduler_expect(NVS_MEM_REQUEST, &asked, sizeof(asked));
+	SCHEDULER_SEND(NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = asked.request, .bytes = 10 * MIB});
+	pthread_join(asker, NULL);
+	nvs_link_release(0, 10 * MIB);
+	scheduler_expect(NVS_MEM_UPDATE, &update, sizeof(update));
+	CHECK(update.released == 10 * MIB && update.resident == 0);
+	nvs_link_release(0, 10 * MIB); /* more than there is: counted no further */
+	CHECK(nvs_link_allocated(0) == 0);
+}
+
+/* ---- a scheduler that goes away, comes back, or is none ---- */
+
+static void work_goes_on_without_the_scheduler_and_is_told_when_it_is_back(void)
+{
+	registered(NVS_SCHED_ON);
+	struct request request = {.bytes = 10 * MIB};
+	struct nvs_mem_request asked;
+	pthread_t asker;
+	pthread_create(&asker, NULL, request_memory, &request);
+	scheduler_expect(NVS_MEM_REQUEST, &asked, sizeof(asked));
+	SCHEDULER_SEND(NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = asked.request, .bytes = 10 * MIB});
+	pthread_join(asker, NULL);
+	running(7, NVS_FLAG_EXCLUSIVE, 0);
+	/* WHEN it vanishes, THEN submissions go through */
+	scheduler_vanish();
+	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
+	while (atomic_load(&nvs_gate) != NVS_GATE_OPEN)
+		nvs_sleep_ns(100000);
+	nvs_link_release(0, 4 * MIB);
+	/* WHEN it is back, THEN it is told who this is and what is held, and the turn goes on */
+	scheduler_listen();
+	struct hello hello = accept_client(NVS_SCHED_ON);
+	CHECK(hello.fields.previous_id == ID);
+	CHECK(hello.gpus[0].allocated == 6 * MIB && hello.gpus[0].resident == 6 * MIB && hello.gpus[0].grant == 7);
+	while (atomic_load(&nvs_gate) != NVS_GATE_PACED)
+		nvs_sleep_ns(100000);
+	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
+}
+
+static void a_submitter_that_waits_is_let_go_when_the_scheduler_vanishes(void)
+{
+	registered(NVS_SCHED_ON);
+	struct nvs_req_lock asked;
+	pthread_t submitter = start_submitting(1);
+	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
+	scheduler_vanish();
+	pthread_join(submitter, NULL);
+	/* WHEN it is back, THEN a turn is needed again */
+	scheduler_listen();
+	struct hello hello = accept_client(NVS_SCHED_ON);
+	CHECK(hello.gpus[0].grant == 0);
+	while (atomic_load(&nvs_gate) != NVS_GATE_SHUT)
+		nvs_sleep_ns(100000);
+	running(1, 0, 0);
+}
+
+static void rubbish_ends_the_connection_not_the_program(void)
+{
+	registered(NVS_SCHED_ON);
+	struct nvs_req_lock asked;
+	pthread_t submitter = start_submitting(1);
+	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
+	/* unknown messages, and messages for threads that do not wait, are skipped */
+	scheduler_send(999, "what?", 5);
+	SCHEDULER_SEND(NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = 77});
+	/* a GPU that is not there is not the protocol */
+	grant(5, 7, 0, 0);
+	pthread_join(submitter, NULL);
+	close(scheduler.client);
+	accept_client(NVS_SCHED_ON);
+	char noise[64];
+	memset(noise, 'x', sizeof(noise));
+	CHECK(send(scheduler.client, noise, sizeof(noise), MSG_NOSIGNAL) == sizeof(noise));
+	close(scheduler.client);
+	accept_client(NVS_SCHED_ON);
+	scheduler_send(NVS_LOCK_OK, "short", 5);
+	close(scheduler.client);
+	accept_client(NVS_SCHED_ON);
+	running(1, 0, 0);
+}
+
+static void a_forked_child_shares_nothing(void)
+{
+	registered(NVS_SCHED_ON);
+	running(7, 0, 0);
+	pid_t child = fork();
+	if (child == 0) {
+		/* the child has no socket, no gate, no memory; it registers anew when it makes a context */
+		CHECK(nvs_link.fd == -1 && !nvs_link.running && nvs_link_allocated(0) == 0);
+		CHECK(fake_submit(NULL) == CUDA_SUCCESS);
+		_exit(nvs_link_attach(0) == CUDA_SUCCESS ? 0 : 1);
+	}
+	int parent_connection = scheduler.client;
+	struct hello hello = accept_client(NVS_SCHED_ON);
+	CHECK(hello.fields.previous_id == 0 && hello.gpus[0].grant == 0);
+	int status = -1;
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(parent_connection != scheduler.client && fake_submit(NULL) == CUDA_SUCCESS);
+}
+
+static void usage_is_reported_while_work_is_done(void)
+{
+	registered(NVS_SCHED_ON);
+	fake.cost = 2 * NVS_NS_PER_MS;
+	running(7, 0, 0);
+	for (int i = 0; i < 50; i++)
+		fake_submit(NULL);
+	struct nvs_usage usage = {0};
+	while (usage.submissions < 51)
+		scheduler_expect(NVS_USAGE, &usage, sizeof(usage));
+	while (usage.occupied_us < 50000)
+		scheduler_expect(NVS_USAGE, &usage, sizeof(usage));
+	CHECK(usage.submissions == 51 && usage.window == NVS_WINDOW_MAX && usage.occupied_us <= 150000);
+}
+
+/* Each in a process of its own, for the library reads its environment once. */
+static void run(const char *name, void (*test)(void), const char *directory)
+{
+	pid_t child = fork();
+	if (child == 0) {
+		snprintf(scheduler.path, sizeof(scheduler.path), "%s/scheduler.sock", directory);
+		unlink(scheduler.path);
+		setenv("NVSHARE_SOCK", scheduler.path, 1);
+		fake_install(0);
+		alarm(60);
+		test();
+		CHECK(fake.pushed == 0);
+		unlink(scheduler.path);
+		_exit(0);
+	}
+	int status = -1;
+	waitpid(child, &status, 0);
+	if (status != 0)
+		fprintf(stderr, "failed: %s\n", name);
+	CHECK(status == 0);
+}
+
+int main(void)
+{
+	char directory[] = "/tmp/nvshare-test-XXXXXX";
+	CHECK(mkdtemp(directory) != NULL);
+#define RUN(test) run(#test, test, directory)
+	RUN(registers_with_uuid_and_environment);
+	RUN(runs_natively_without_a_scheduler);
+	RUN(a_required_scheduler_that_is_missing_is_an_error);
+	RUN(a_refusal_for_the_version_is_final);
+	RUN(nothing_is_submitted_before_the_grant);
+	RUN(a_drop_is_answered_when_all_work_is_done);
+	RUN(work_that_does_not_end_is_reported_as_stuck_and_goes_on);
+	RUN(an_idle_holder_gives_up_its_turn_only_when_others_wait);
+	RUN(a_contended_turn_ends_by_itself_after_its_quantum);
+	RUN(sched_off_lets_everything_through);
+	RUN(a_gang_needs_all_of_its_gpus);
+	RUN(requests_are_answered_one_by_one_in_any_order);
+	RUN(a_release_alone_is_told_soon);
+	RUN(work_goes_on_without_the_scheduler_and_is_told_when_it_is_back);
+	RUN(a_submitter_that_waits_is_let_go_when_the_scheduler_vanishes);
+	RUN(rubbish_ends_the_connection_not_the_program);
+	RUN(a_forked_child_shares_nothing);
+	RUN(usage_is_reported_while_work_is_done);
+	rmdir(directory);
+	return 0;
+}

@@ -1,0 +1,527 @@
+"""A small world around the scheduler core, for random sequences: clients good and bad, an operator, a clock, restarts.
+
+The world knows only what was said between the scheduler and its clients, and keeps books of its own from that. After
+every event it checks the answer against those books and has the scheduler validate its invariants. A sequence is a list
+of steps, four small numbers each, so that any source of numbers drives it and a failing one can be shortened.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from nvshare.core import commands as c
+from nvshare.core import events as e
+from nvshare.core.invariants import InvariantBroken
+from nvshare.core.scheduler import Scheduler
+from nvshare.core.settings import SIZE_MAX, DenyReason, Mode, Priority, Settings, SwitchTime
+
+Step = tuple[int, int, int, int]
+
+MIB = 1 << 20
+CARDS = {"GPU-a": (1000 * MIB, 800 * MIB), "GPU-b": (1000 * MIB, None), "GPU-c": (2000 * MIB, None)}
+UUIDS = tuple(CARDS)
+CLIENTS = 7
+GROUPS = ("pod:one", "run:two", "process:3")
+PAUSES = (0.0, 0.0, 0.001, 0.1, 1.0, 2.5, 9.0, 11.0, 31.0, 400.0)
+SIZES = (0, 1, MIB, 100 * MIB, 250 * MIB, 400 * MIB, 800 * MIB, 2000 * MIB, SIZE_MAX + 1)
+LIMITS = (None, 1, 200 * MIB, 500 * MIB, 900 * MIB, 0, SIZE_MAX + 1)
+STEP_RANGE = 1 << 16
+
+
+@dataclass
+class Held:
+    """What a client believes it has on one card."""
+
+    allocated: int = 0
+    released: int = 0
+    grant: int = 0
+    exclusive: bool = False
+    dropped: bool = False
+    drain_by: float = 0.0
+
+
+@dataclass
+class Program:
+    """One client as it sees itself."""
+
+    id: int
+    group: str
+    gpus: dict[str, Held] = field(default_factory=dict)
+    waits: bool = False
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.settings = Settings(mode=Mode.AUTO)
+        self.programs: dict[int, Program] = {}
+        self.wake: float | None = None
+        self.displaced = False  # some client ever said that memory is on the host
+        self.contexts: dict[tuple[int, str], int] = {}
+        self.next_request = 0
+        self.story: deque[tuple[e.Event, list[c.Command]]] = deque(maxlen=20)
+        self._boot()
+
+    # --- driving it
+
+    def run(self, steps: Sequence[Step]) -> None:
+        try:
+            if len(steps) % 2:
+                self._change(e.SettingsChanged(self.now, mode=Mode.SERIAL))
+            for step in steps:
+                self.step(*step)
+            self.finish()
+        except InvariantBroken:
+            raise  # it tells the story itself
+        except (AssertionError, KeyError) as error:
+            story = "\n".join(f"  {event}\n    -> {answer}" for event, answer in self.story)
+            raise AssertionError(f"{error!r}\nrecent events, oldest first:\n{story}") from error
+
+    def step(self, action: int, a: int, b: int, d: int) -> None:
+        self.advance(PAUSES[d % len(PAUSES)])
+        ACTIONS[action % len(ACTIONS)](self, a, b, d)
+
+    def advance(self, seconds: float) -> None:
+        """Time passes; timers fire when they are due."""
+        until = self.now + seconds
+        for _ in range(10_000):
+            if self.wake is None or self.wake > until:
+                self.now = until
+                return
+            self.now = max(self.now, self.wake)
+            self.wake = None
+            self.send(e.TimerFired(self.now))
+        raise AssertionError("the scheduler keeps asking to be woken")
+
+    def finish(self) -> None:
+        """From here on all behave: every waiter is served in bounded time, and when all have gone nothing is left."""
+        for _ in range(2 * CLIENTS * CLIENTS + 10):
+            self._answer_drops()
+            if not any(program.waits for program in self.programs.values()):
+                break
+            self.advance(self.settings.max_runtime + self.settings.drain_deadline + 1.0)
+        waiting = [program.id for program in self.programs.values() if program.waits]
+        assert not waiting, f"never granted: {waiting}"
+        for client in list(self.programs):
+            self.send(e.ClientGone(self.now, client))
+        status = self.scheduler.snapshot(self.now).to_dict()
+        assert status["clients"] == []
+        for gpu in status["gpus"]:
+            left = [gpu[what] for what in ("allocated", "resident", "contexts", "running", "waiting") if gpu[what]]
+            assert not left, f"left on {gpu['uuid']}: {left}"
+        assert all(not group["clients"] and not group["allocated"] for group in status["groups"])
+        assert self.wake is None
+
+    def send(self, event: e.Event) -> list[c.Command]:
+        """One event through the door; the answer is checked against the world's own books."""
+        if isinstance(event, e.ClientGone):
+            self._forget(event.client)
+        answer = self.scheduler.handle(event)
+        self.story.append((event, answer))
+        for command in answer:
+            self._obey(command)
+        self._check_exclusive()
+        self.scheduler.validate()
+        return answer
+
+    def _boot(self) -> None:
+        self.scheduler = Scheduler(self.settings)
+        self.numbers: dict[int, tuple[int, str]] = {}
+        for uuid, (total, declared) in CARDS.items():
+            self.send(e.GpuAdded(self.now, uuid, total, "T4", declared))
+
+    # --- what clients see
+
+    def _obey(self, command: c.Command) -> None:
+        if isinstance(command, c.Grant):
+            self._obey_grant(command)
+        elif isinstance(command, c.Drop):
+            held = self.programs[command.client].gpus[command.gpu]
+            assert held.grant == command.grant, "dropped what it does not hold"
+            assert not held.dropped, "dropped twice"
+            assert self.settings.mode is Mode.SERIAL or self.displaced, "dropped although everything fits"
+            held.dropped = True
+            held.drain_by = self.now + command.deadline
+        elif isinstance(command, c.Expel):
+            self._forget(command.client)
+        elif isinstance(command, c.SchedOff) or (isinstance(command, c.SchedOn) and not self._registering()):
+            program = self.programs[command.client]
+            program.waits = False
+            for held in program.gpus.values():
+                held.grant, held.exclusive, held.dropped = 0, False, False
+        elif isinstance(command, c.WakeAt):
+            self.wake = command.at
+        elif isinstance(command, (c.SetLimit, c.SetCoreLimit, c.GrantMemory, c.DenyMemory)):
+            assert command.client in self.programs, "spoke to a client that is gone"
+
+    def _obey_grant(self, command: c.Grant) -> None:
+        program = self.programs[command.client]
+        held = program.gpus[command.gpu]
+        owner = (command.client, command.gpu)
+        if command.grant != held.grant:
+            assert self.numbers.get(command.grant, owner) == owner, "a grant number was given twice"
+            if command.exclusive and not self._registering():  # a grant that is adopted exists already
+                drainers = [
+                    other.id
+                    for other in self.programs.values()
+                    for uuid, place in other.gpus.items()
+                    if uuid == command.gpu and place.dropped and place.drain_by > self.now
+                ]
+                assert not drainers, f"granted while {drainers} drain"
+            assert not held.dropped or held.drain_by <= self.now, "granted anew before it answered"
+        self.numbers[command.grant] = owner
+        held.grant, held.exclusive, held.dropped = command.grant, command.exclusive, False
+        program.waits = False
+
+    def _registering(self) -> bool:
+        return isinstance(self.story[-1][0], e.ClientRegistered)
+
+    def _check_exclusive(self) -> None:
+        for uuid in UUIDS:
+            holders = [
+                program.gpus[uuid]
+                for program in self.programs.values()
+                if uuid in program.gpus and program.gpus[uuid].grant and not program.gpus[uuid].dropped
+            ]
+            assert len(holders) <= 1 or not any(held.exclusive for held in holders), f"two holders on {uuid}"
+
+    def _forget(self, client: int) -> None:
+        self.programs.pop(client, None)
+        self.contexts = {key: size for key, size in self.contexts.items() if key[0] != client}
+
+    def _answer_drops(self) -> None:
+        for program in list(self.programs.values()):
+            for uuid, held in list(program.gpus.items()):
+                if held.dropped:
+                    self._release(program, uuid)
+
+    def _release(self, program: Program, uuid: str, stuck: bool = False, drain: float = 0.1) -> None:
+        held = program.gpus[uuid]
+        number = held.grant
+        if not stuck:
+            held.grant, held.exclusive, held.dropped = 0, False, False
+        else:
+            held.dropped, held.drain_by = True, self.now
+        self.send(e.LockReleased(self.now, program.id, uuid, number, stuck, drain))
+
+    def _pick(self, n: int) -> Program | None:
+        programs = list(self.programs.values())
+        return programs[n % len(programs)] if programs else None
+
+    # --- what can happen
+
+    def register(self, a: int, b: int, d: int) -> None:
+        client = 1 + a % CLIENTS
+        uuids = [uuid for i, uuid in enumerate(UUIDS) if b >> i & 1] or [UUIDS[a % len(UUIDS)]]
+        if client in self.programs:
+            if b % 4 == 0:
+                self._expect_expelled(client, e.ClientRegistered(self.now, client, GROUPS[0], (e.HeldGpu(UUIDS[0]),)))
+            return
+        program = Program(client, GROUPS[b % len(GROUPS)], {uuid: Held() for uuid in uuids})
+        if d % 3 == 0:  # it comes back from an earlier scheduler
+            for uuid in uuids:
+                program.gpus[uuid].allocated = SIZES[2 + (a + d) % 6]
+        self._register(program, adopt=d % 6 == 0, limit=LIMITS[b % len(LIMITS)])
+
+    def _register(self, program: Program, adopt: bool, limit: int | None = None) -> None:
+        gpus = []
+        for uuid, held in program.gpus.items():
+            if held.dropped:
+                held.grant = 0
+            elif adopt:
+                held.grant = 1 + len(self.numbers)
+            gpus.append(e.HeldGpu(uuid, held.allocated, held.allocated, held.grant))
+            held.released, held.dropped, held.exclusive = 0, False, False
+        program.waits = False
+        self.programs[program.id] = program
+        answer = self.send(
+            e.ClientRegistered(self.now, program.id, program.group, tuple(gpus), mem_limit=limit, core_limit=50)
+        )
+        said = [command for command in answer if not isinstance(command, (c.Log, c.WakeAt))]
+        own = [command for command in said if getattr(command, "client", None) == program.id]
+        assert isinstance(own[0], c.SchedOn if self.settings.anti_thrash else c.SchedOff)
+        assert [command.gpu for command in own if isinstance(command, c.SetLimit)] == [held.gpu for held in gpus]
+
+    def come_back_swapped_out(self, a: int, b: int, d: int) -> None:
+        """A client of an earlier scheduler brings so much that the card is oversubscribed; half of it is on the host."""
+        client, size = 1 + a % CLIENTS, SIZES[4 + b % 3]
+        if client in self.programs:
+            return
+        uuids = UUIDS[:2] if d % 4 == 0 else UUIDS[b % 2 : b % 2 + 1]
+        self.displaced = True
+        self._register(Program(client, GROUPS[b % 3], {uuid: Held(size) for uuid in uuids}), adopt=d % 5 == 0)
+        for uuid in uuids:
+            self.send(e.MemoryUpdated(self.now, client, uuid, 0, size // 2, size // 2))
+
+    def register_badly(self, a: int, b: int, d: int) -> None:
+        client = 100 + a % CLIENTS
+        bad = (
+            (),
+            (e.HeldGpu("GPU-unknown"),),
+            (e.HeldGpu(UUIDS[0]), e.HeldGpu(UUIDS[0])),
+            (e.HeldGpu(UUIDS[0], allocated=SIZE_MAX + 1),),
+            (e.HeldGpu(UUIDS[0], allocated=1, resident=2),),
+            (e.HeldGpu(UUIDS[0], grant=1 << 63),),
+        )
+        self._expect_expelled(client, e.ClientRegistered(self.now, client, GROUPS[0], bad[b % len(bad)]))
+
+    def _expect_expelled(self, client: int, event: e.Event) -> None:
+        answer = self.send(event)
+        assert [command.client for command in answer if isinstance(command, c.Expel)] == [client]
+
+    def attach(self, a: int, b: int, d: int) -> None:
+        program = self._pick(a)
+        if program is None:
+            return
+        uuid = UUIDS[b % len(UUIDS)]
+        program.gpus.setdefault(uuid, Held())
+        self.send(e.GpuAttached(self.now, program.id, (e.HeldGpu(uuid),)))
+
+    def go(self, a: int, b: int, d: int) -> None:
+        program = self._pick(a)
+        self.send(e.ClientGone(self.now, program.id if program else 1 + a % CLIENTS))
+
+    def request(self, a: int, b: int, d: int) -> None:
+        program = self._pick(a)
+        if program is None:
+            return
+        uuid = list(program.gpus)[b % len(program.gpus)]
+        if self.settings.anti_thrash:
+            program.waits = True
+        free = self.settings.mode is not Mode.SERIAL and not self.displaced
+        drains = any(held.dropped and held.drain_by > self.now for held in program.gpus.values())
+        answer = self.send(e.LockRequested(self.now, program.id, uuid, program.gpus[uuid].allocated))
+        if self.settings.anti_thrash and free and not drains:
+            assert any(isinstance(command, c.Grant) and command.gpu == uuid for command in answer), "kept waiting"
+
+    def release(self, a: int, b: int, d: int) -> None:
+        program = self._pick(a)
+        if program is None:
+            return
+        held = [uuid for uuid, place in program.gpus.items() if place.grant]
+        if not held:
+            return
+        if b % 3:
+            for uuid in held:
+                if program.id in self.programs:
+                    self._release(program, uuid, drain=0.01 * (d % 50))
+        else:
+            self._release(program, held[b % len(held)])
+
+    def get_stuck(self, a: int, b: int, d: int) -> None:
+        program = self._pick(a)
+        if program is None:
+            return
+        # Mostly when told to stop; now and then when it ends its turn itself.
+        held = [uuid for uuid, place in program.gpus.items() if place.grant and (place.dropped or d % 4 == 0)]
+        if held:
+            self._release(program, held[b % len(held)], stuck=True)
+
+    def release_wrongly(self, a: int, b: int, d: int) -> None:
+        program = self._pick(a)
+        if program is None:
+            return
+        uuid, held = list(program.gpus.items())[b % len(program.gpus)]
+        number = (held.grant + 1 + d) if d % 2 else 0
+        answer = self.send(e.LockReleased(self.now, program.id, uuid, number, stuck=bool(d & 4), drain=float("nan")))
+        effects = [command for command in answer if isinstance(command, (c.Grant, c.Drop, c.Expel))]
+        assert not effects, "a wrong number had effects"
+
+    def ask_memory(self, a: int, b: int, d: int) -> None:
+        program = self._pick(a)
+        if program is None:
+            return
+        uuid = list(program.gpus)[d % len(program.gpus)]
+        size = SIZES[b % len(SIZES)]
+        limit = self._limit(program)
+        in_group = sum(
+            other.gpus[uuid].allocated
+            for other in self.programs.values()
+            if other.group == program.group and uuid in other.gpus
+        )
+        on_card = sum(other.gpus[uuid].allocated for other in self.programs.values() if uuid in other.gpus)
+        self.next_request += 1
+        answer = self.send(e.MemoryRequested(self.now, program.id, uuid, self.next_request, size))
+        verdicts = [command for command in answer if isinstance(command, (c.GrantMemory, c.DenyMemory))]
+        assert len(verdicts) == 1
+        verdict = verdicts[0]
+        assert (verdict.client, verdict.gpu) == (program.id, uuid)
+        assert (verdict.request, verdict.bytes) == (self.next_request, size)
+        over_quota = limit is not None and in_group + size > limit
+        over_card = on_card + size > self._capacity(uuid)
+        if isinstance(verdict, c.DenyMemory):
+            assert verdict.reason is (DenyReason.QUOTA if over_quota else DenyReason.CARD)
+            assert over_quota or over_card, "denied although it fits"
+        else:
+            assert not over_quota, "granted over the quota"
+            assert not over_card, "granted over the card"
+            program.gpus[uuid].allocated += size
+
+    def _limit(self, program: Program) -> int | None:
+        groups = self.scheduler.snapshot(self.now).groups
+        return next(group.mem_limit for group in groups if group.id == program.group)
+
+    def _capacity(self, uuid: str) -> int:
+        total, declared = CARDS[uuid]
+        contexts = sum(size for (_, gpu), size in self.contexts.items() if gpu == uuid)
+        return declared if declared is not None else max(0, total - contexts)
+
+    def free_memory(self, a: int, b: int, d: int) -> None:
+        program = self._pick(a)
+        if program is None:
+            return
+        uuid, held = list(program.gpus.items())[d % len(program.gpus)]
+        size = held.allocated * (b % 5) // 4
+        held.allocated -= size
+        held.released += size
+        host = 0
+        if b % 3 == 1 and held.allocated > MIB:
+            self.displaced = True
+            host = held.allocated // 2
+        resident = held.allocated - host
+        answer = self.send(e.MemoryUpdated(self.now, program.id, uuid, held.released, resident, host))
+        assert not any(isinstance(command, c.Expel) for command in answer), "expelled for a true report"
+
+    def lie_about_memory(self, a: int, b: int, d: int) -> None:
+        program = self._pick(a)
+        if program is None or b % 3:
+            return
+        uuid, held = list(program.gpus.items())[d % len(program.gpus)]
+        granted = held.allocated + held.released
+        lies = (
+            e.MemoryUpdated(self.now, program.id, uuid, granted + 1, 0),
+            e.MemoryUpdated(self.now, program.id, uuid, held.released, held.allocated + 1),
+            e.MemoryUpdated(self.now, program.id, uuid, held.released - 1, 0),
+            e.MemoryUpdated(self.now, program.id, uuid, held.released, 0, host=SIZE_MAX + 1),
+            e.LockRequested(self.now, program.id, uuid, SIZE_MAX + 1),
+            e.UsageReported(self.now, program.id, uuid, 0.0, 0, 1, swapped_out=SIZE_MAX + 1),
+        )
+        self._expect_expelled(program.id, lies[a % len(lies)])
+
+    def measure(self, a: int, b: int, d: int) -> None:
+        program = self._pick(a)
+        if program is None:
+            return
+        uuid = list(program.gpus)[b % len(program.gpus)]
+        size = (d % 8) * 40 * MIB
+        self.contexts[(program.id, uuid)] = size
+        self.send(e.ContextMeasured(self.now, program.id, uuid, size))
+
+    def report_usage(self, a: int, b: int, d: int) -> None:
+        program = self._pick(a)
+        if program is not None:
+            uuid = list(program.gpus)[b % len(program.gpus)]
+            self.send(e.UsageReported(self.now, program.id, uuid, self.now, d, 1 + b % 1024, a, b))
+
+    def change_mode(self, a: int, b: int, d: int) -> None:
+        self._change(e.SettingsChanged(self.now, mode=tuple(Mode)[a % len(Mode)]))
+
+    def change_turns(self, a: int, b: int, d: int) -> None:
+        choices = (
+            e.SettingsChanged(self.now, quantum=float(1 + b % 40)),
+            e.SettingsChanged(self.now, switch_time=SwitchTime.AUTO),
+            e.SettingsChanged(self.now, max_runtime=float(10 + b % 300)),
+            e.SettingsChanged(self.now, quantum=0.5),
+            e.SettingsChanged(self.now, quantum=1e9),
+        )
+        self._change(choices[a % len(choices)])
+
+    def change_anti_thrash(self, a: int, b: int, d: int) -> None:
+        self._change(e.SettingsChanged(self.now, anti_thrash=a % 3 != 0))
+
+    def _change(self, event: e.SettingsChanged) -> None:
+        # Commands of this event are already under the new settings.
+        before = self.settings
+        with suppress(ValueError):
+            self.settings = before.changed(
+                mode=event.mode,
+                anti_thrash=event.anti_thrash,
+                switch_time=event.switch_time,
+                quantum=event.quantum,
+                max_runtime=event.max_runtime,
+            )
+        self.send(event)
+        assert self.scheduler.settings == self.settings
+
+    def open_group(self, a: int, b: int, d: int) -> None:
+        group = GROUPS[a % len(GROUPS)]
+        if b % 3 == 0:
+            self.send(e.GroupClosed(self.now, group))
+        else:
+            self.send(e.GroupOpened(self.now, group, "label", LIMITS[d % len(LIMITS)], 30, Priority.HIGH))
+
+    def change_limits(self, a: int, b: int, d: int) -> None:
+        clear = frozenset({"mem_limit"}) if b % 4 == 0 else frozenset()
+        limit = LIMITS[d % len(LIMITS)]
+        self.send(e.LimitsChanged(self.now, GROUPS[a % len(GROUPS)], limit, b % 120, None, clear))
+
+    def wake_early(self, a: int, b: int, d: int) -> None:
+        self.wake = None
+        self.send(e.TimerFired(self.now))
+
+    def speak_of_strangers(self, a: int, b: int, d: int) -> None:
+        program = self._pick(a)
+        strangers = (
+            e.LockRequested(self.now, 99, UUIDS[0], 0),
+            e.LockReleased(self.now, 99, UUIDS[0], 1),
+            e.MemoryRequested(self.now, 99, UUIDS[0], 1, 1),
+            e.GpuAttached(self.now, 99, (e.HeldGpu(UUIDS[0]),)),
+            e.LockRequested(self.now, program.id if program else 99, "GPU-unknown", 0),
+            e.LimitsChanged(self.now, "pod:unknown", 1),
+            e.GroupClosed(self.now, "pod:unknown"),
+        )
+        answer = self.send(strangers[b % len(strangers)])
+        assert all(isinstance(command, (c.Log, c.WakeAt)) for command in answer)
+        assert any(isinstance(command, c.Log) for command in answer)
+
+    def restart(self, a: int, b: int, d: int) -> None:
+        """The scheduler dies; a new one learns from its clients what they hold. Some never come back."""
+        if d % 3:
+            return
+        survivors = [program for i, program in enumerate(self.programs.values()) if (b >> i & 3) != 3]
+        self.programs, self.contexts, self.wake = {}, {}, None
+        self._boot()
+        for program in survivors:
+            self._register(program, adopt=False)
+
+
+ACTIONS: tuple[Callable[[World, int, int, int], None], ...] = (
+    World.register,
+    World.register,
+    World.request,
+    World.request,
+    World.request,
+    World.request,
+    World.release,
+    World.release,
+    World.release,
+    World.ask_memory,
+    World.ask_memory,
+    World.ask_memory,
+    World.free_memory,
+    World.free_memory,
+    World.get_stuck,
+    World.get_stuck,
+    World.get_stuck,
+    World.attach,
+    World.go,
+    World.change_mode,
+    World.change_mode,
+    World.change_turns,
+    World.change_anti_thrash,
+    World.release_wrongly,
+    World.come_back_swapped_out,
+    World.come_back_swapped_out,
+    World.register_badly,
+    World.lie_about_memory,
+    World.measure,
+    World.report_usage,
+    World.open_group,
+    World.change_limits,
+    World.wake_early,
+    World.speak_of_strangers,
+    World.restart,
+)

@@ -1,0 +1,132 @@
+"""A checker that cannot fail proves nothing: each invariant is broken on purpose, from inside, and must be named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from core_scene import GIB, A, B, Scene
+
+from nvshare.core.invariants import INVARIANTS, InvariantBroken
+from nvshare.core.settings import Mode
+from nvshare.core.state import Node, Standing
+
+
+def busy_scene() -> Scene:
+    """1 drains, 2 to 4 wait; all on card A, 4 on both."""
+    scene = Scene(Mode.SERIAL, gpus=(A, B))
+    for client in (1, 2, 3):
+        scene.register(client, group="pod:x")
+    scene.register(4, A, B)
+    scene.allocate(1, GIB)
+    for client in (1, 2, 3, 4):
+        scene.request(client)
+    scene.pass_time(30.0)
+    return scene
+
+
+def overcommit(node: Node) -> None:
+    node.gpus[A].capacity = GIB - 1
+
+
+def lose_bytes(node: Node) -> None:
+    node.groups["pod:x"].allocated[A] -= 1
+
+
+def grant_twice(node: Node) -> None:
+    for number, client in ((91, 2), (92, 3)):
+        place = node.clients[client].gpus[A]
+        place.standing, place.grant, place.exclusive = Standing.RUNNING, number, True
+        node.gpus[A].running[client] = place
+
+
+def forget_standing(node: Node) -> None:
+    node.clients[1].gpus[A].standing = Standing.IDLE
+
+
+def leave_a_ghost(node: Node) -> None:
+    node.gpus[A].attachments[99] = node.gpus[B].attachments[4]
+
+
+def reuse_a_number(node: Node) -> None:
+    for uuid in (A, B):
+        place = node.clients[4].gpus[uuid]
+        place.standing, place.grant = Standing.STUCK, 5
+        node.gpus[uuid].stuck[4] = place
+
+
+def hold_up_for_nothing(node: Node) -> None:
+    place = node.clients[1].gpus[A]
+    place.standing, place.grant = Standing.IDLE, 0
+    del node.gpus[A].draining[1]
+
+
+def overtake(node: Node) -> None:
+    node.clients[2].ticket, node.clients[3].ticket = node.clients[3].ticket, node.clients[2].ticket
+
+
+def starve(node: Node) -> None:
+    node.clients[2].start_by = node.now - 1.0
+
+
+def drain_for_ever(node: Node) -> None:
+    place = node.clients[1].gpus[A]
+    node.now += 100.0
+    for client in node.clients.values():
+        client.start_by = node.now
+    assert place.standing is Standing.DRAINING
+
+
+def split_the_gang(node: Node) -> None:
+    gang = node.clients[4]
+    gang.ticket = 0
+    for gpu in node.gpus.values():
+        gpu.queue.pop(4)
+    a, b = gang.gpus.values()
+    a.standing, a.grant = Standing.DRAINING, 7
+    node.gpus[A].draining[4] = a
+    b.standing, b.grant, b.exclusive = Standing.RUNNING, 8, True
+    node.gpus[B].running[4] = b
+
+
+@pytest.mark.parametrize(
+    ("name", "sabotage"),
+    [
+        ("card not overcommitted", overcommit),
+        ("sums agree", lose_bytes),
+        ("one exclusive holder", grant_twice),
+        ("standings agree", forget_standing),
+        ("gone clients own nothing", leave_a_ghost),
+        ("grant numbers unique", reuse_a_number),
+        ("work conserving", hold_up_for_nothing),
+        ("first come, first served", overtake),
+        ("nobody starves", starve),
+        ("turns end", drain_for_ever),
+        ("gangs drain together", split_the_gang),
+    ],
+)
+def test_a_broken_invariant_is_found(name: str, sabotage: Callable[[Node], None]) -> None:
+    scene = busy_scene()
+    node = scene.scheduler._node
+
+    sabotage(node)
+
+    found = [broken for broken, check in INVARIANTS.items() if any(check(node, scene.scheduler._turns))]
+    assert name in found
+    with pytest.raises(InvariantBroken):
+        scene.scheduler.validate()
+
+
+def test_every_invariant_has_its_sabotage() -> None:
+    parameters = next(mark for mark in test_a_broken_invariant_is_found.pytestmark if mark.name == "parametrize")  # type: ignore[attr-defined]
+    assert {name for name, _ in parameters.args[1]} == set(INVARIANTS)
+
+
+def test_a_broken_invariant_tells_the_recent_story() -> None:
+    scene = busy_scene()
+    scene.scheduler._node.gpus[A].capacity = 0
+
+    with pytest.raises(
+        InvariantBroken, match=r"(?s)card not overcommitted.*LockRequested\(now=0\.0, client=4.*-> Drop"
+    ):
+        scene.scheduler.validate()

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+
+from core_scene import GIB, MIB, A, B, Scene
+
+from nvshare.core import events as e
+from nvshare.core.settings import Mode, Priority
+
+
+def test_the_snapshot_has_exactly_the_documented_fields() -> None:
+    scene = Scene(Mode.SERIAL, gpus=(A, B), declared=8 * GIB)
+    scene.register(1, A, group="pod:u", pod="trainer", mem_limit=GIB, core_limit=40, priority=Priority.HIGH)
+    scene.register(2, A, B)
+    scene.allocate(1, 64 * MIB)
+    scene.report(1, released=16 * MIB, resident=48 * MIB)
+    scene.context(1, 100 * MIB)
+    scene.send(e.UsageReported(1.0, 1, A, 0.5, 77, 1024, 5, 6))
+    scene.request(1)
+    scene.request(2)
+
+    status = json.loads(json.dumps(scene.scheduler.snapshot(1.0).to_dict()))
+
+    assert status == {
+        "version": 1,
+        "settings": {
+            "mode": "serial",
+            "anti_thrash": True,
+            "switch_time": "fixed",
+            "quantum_s": 30.0,
+            "max_runtime_s": 300.0,
+        },
+        "gpus": [
+            {
+                "uuid": A,
+                "name": "T4",
+                "total": 16 * GIB,
+                "declared": 8 * GIB,
+                "capacity": 8 * GIB,
+                "allocated": 48 * MIB,
+                "resident": 48 * MIB,
+                "contexts": 100 * MIB,
+                "running": ["0000000000000001"],
+                "waiting": ["0000000000000002"],
+                "policy": "turns",
+                "quantum_s": 30.0,
+                "reason": "serial mode: one task at a time",
+            },
+            {
+                "uuid": B,
+                "name": "T4",
+                "total": 16 * GIB,
+                "declared": 8 * GIB,
+                "capacity": 8 * GIB,
+                "allocated": 0,
+                "resident": 0,
+                "contexts": 0,
+                "running": [],
+                "waiting": ["0000000000000002"],
+                "policy": "turns",
+                "quantum_s": 30.0,
+                "reason": "serial mode: one task at a time",
+            },
+        ],
+        "clients": [
+            {
+                "id": "0000000000000001",
+                "pid": 1001,
+                "name": "task-1",
+                "pod": "trainer",
+                "namespace": "default",
+                "group": "pod:u",
+                "priority": "high",
+                "mem_limit": GIB,
+                "core_limit": 40,
+                "state": "running",
+                "gpus": [
+                    {
+                        "uuid": A,
+                        "allocated": 48 * MIB,
+                        "resident": 48 * MIB,
+                        "host": 0,
+                        "pinned": 0,
+                        "context": 100 * MIB,
+                        "occupied_s": 0.5,
+                        "submissions": 77,
+                        "window": 1024,
+                        "swapped_out": 5,
+                        "swapped_in": 6,
+                        "waiting_for": None,
+                    }
+                ],
+            },
+            {
+                "id": "0000000000000002",
+                "pid": 1002,
+                "name": "task-2",
+                "pod": "",
+                "namespace": "",
+                "group": "process:2",
+                "priority": "normal",
+                "mem_limit": None,
+                "core_limit": 100,
+                "state": "waiting",
+                "gpus": [
+                    {**_untouched(A), "waiting_for": "0000000000000001"},
+                    {**_untouched(B), "waiting_for": None},
+                ],
+            },
+        ],
+        "groups": [
+            {
+                "id": "pod:u",
+                "label": "",
+                "mem_limit": GIB,
+                "core_limit": 40,
+                "priority": "high",
+                "clients": ["0000000000000001"],
+                "allocated": {A: 48 * MIB},
+            },
+            {
+                "id": "process:2",
+                "label": "",
+                "mem_limit": None,
+                "core_limit": 100,
+                "priority": "normal",
+                "clients": ["0000000000000002"],
+                "allocated": {A: 0, B: 0},
+            },
+        ],
+        "counters": {
+            "grants": 1,
+            "drops": 0,
+            "switches": 0,
+            "memory_granted": 1,
+            "memory_denied": 0,
+            "expelled": 0,
+            "swapped_bytes": 11,
+        },
+    }
+
+
+def _untouched(uuid: str) -> dict[str, object]:
+    sizes = dict.fromkeys(("allocated", "resident", "host", "pinned", "context"), 0)
+    counts = dict.fromkeys(("submissions", "window", "swapped_out", "swapped_in"), 0)
+    return {"uuid": uuid, "occupied_s": 0.0, **sizes, **counts}
+
+
+def test_turns_that_pass_from_client_to_client_are_counted() -> None:
+    scene = Scene(Mode.SERIAL)
+    scene.register(1)
+    scene.register(2)
+    scene.request(1)
+    scene.request(2)
+    scene.pass_time(30.0)
+    scene.release(1)
+    scene.release(2)
+    scene.request(2)
+
+    counters = scene.scheduler.snapshot(0.0).counters
+
+    assert (counters.grants, counters.drops, counters.switches) == (3, 1, 1)
+
+
+def test_why_a_card_runs_the_way_it_does_is_said_in_words() -> None:
+    scene = Scene(Mode.AUTO)
+    scene.register(1)
+    scene.allocate(1, GIB)
+
+    assert (scene.gpu()["policy"], scene.gpu()["reason"]) == ("free", "memory fits (1024 <= 16384 MB)")
+    scene.change(mode=Mode.CONCURRENT)
+    assert scene.gpu()["reason"] == "concurrent mode: all at once"
+    scene.change(anti_thrash=False)
+    assert scene.gpu()["reason"] == "anti-thrash is off: all run freely"

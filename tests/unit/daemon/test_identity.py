@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from nvshare.daemon import identity
+
+UID = "3f2a9c1e-7b54-4d0a-9e61-0c5d1f7a8b22"
+UNDER = UID.replace("-", "_")
+STATIC = "0123456789abcdef0123456789abcdef"
+CONTAINER = "9" * 64
+
+IN_A_POD = {
+    "v2, systemd, containerd": f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDER}.slice/cri-containerd-{CONTAINER}.scope",
+    "v2, systemd, CRI-O": f"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UNDER}.slice/crio-{CONTAINER}.scope",
+    "v2, systemd, CRI-O, container below": f"0::/kubepods.slice/kubepods-pod{UNDER}.slice/crio-{CONTAINER}.scope/container",
+    "v2, systemd, guaranteed": f"0::/kubepods.slice/kubepods-pod{UNDER}.slice/cri-containerd-{CONTAINER}.scope",
+    "v2, cgroupfs": f"0::/kubepods/burstable/pod{UID}/{CONTAINER}",
+    "v2, cgroupfs, guaranteed": f"0::/kubepods/pod{UID}/{CONTAINER}",
+    "v2, cgroupfs, CRI-O": f"0::/kubepods/besteffort/pod{UID}/crio-{CONTAINER}",
+    "v2, reader in a namespace, cgroupfs": f"0::/../../../burstable/pod{UID}/{CONTAINER}",
+    "v2, reader in a namespace, guaranteed": f"0::/../../pod{UID}/{CONTAINER}",
+    "v2, reader in a namespace, systemd": f"0::/../../../kubepods-burstable.slice/kubepods-burstable-pod{UNDER}.slice/cri-containerd-{CONTAINER}.scope",
+    "v2, kubelet below a parent": f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod{UNDER}.slice/cri-containerd-{CONTAINER}.scope",
+    "v2, a node in a container": f"0::/docker/{CONTAINER}/kubelet/kubepods/besteffort/pod{UID}/{CONTAINER}",
+    "v1, cgroupfs": f"12:pids:/kubepods/burstable/pod{UID}/{CONTAINER}\n11:memory:/kubepods/burstable/pod{UID}/{CONTAINER}\n1:name=systemd:/kubepods/burstable/pod{UID}/{CONTAINER}",
+    "v1, systemd, containerd": f"11:memory:/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDER}.slice/cri-containerd-{CONTAINER}.scope\n0::/",
+    "v1, containerd's own parent": f"11:devices:/system.slice/containerd.service/kubepods-burstable-pod{UNDER}.slice:cri-containerd:{CONTAINER}",
+}
+
+
+@pytest.mark.parametrize("case", IN_A_POD)
+def test_pod_is_found_in_every_known_layout(case):
+    assert identity.pod_uid(IN_A_POD[case] + "\n") == UID
+
+
+def test_static_pod_has_a_uid_without_dashes():
+    assert identity.pod_uid(f"0::/kubepods/burstable/pod{STATIC}/{CONTAINER}") == STATIC
+
+
+OUTSIDE = {
+    "a login session": "0::/user.slice/user-1000.slice/session-3.scope",
+    "a service": "0::/system.slice/ssh.service",
+    "a plain container": f"0::/system.slice/docker-{CONTAINER}.scope",
+    "the root": "0::/",
+    "nothing": "",
+    "not a cgroup file": "rubbish",
+    "a user who made a group of that name": f"0::/user.slice/user-1000.slice/user@1000.service/kubepods/pod{UID}/x",
+    "a group with no known parent": f"0::/mine/pod{UID}/x",
+    "not quite a uid": "0::/kubepods/burstable/pod1234/x",
+}
+
+
+@pytest.mark.parametrize("case", OUTSIDE)
+def test_no_pod_elsewhere(case):
+    assert identity.pod_uid(OUTSIDE[case]) is None
+
+
+def test_pod_that_nests_groups_stays_itself():
+    other = "00000000-0000-0000-0000-000000000000"
+    assert identity.pod_uid(f"0::/kubepods/pod{UID}/{CONTAINER}/kubepods/pod{other}/x") == UID
+
+
+@pytest.mark.parametrize("name", ["python", "a b", "(", ")", ") S 1 (", "x) R 99 ("])
+def test_parent_is_found_whatever_the_process_is_called(name):
+    assert identity.parent_pid(f"4711 ({name}) S 42 4711 4711 0 -1 4194560 1 2 3") == 42
+
+
+def test_ancestry_goes_up_to_init_and_never_in_circles():
+    parents = {5: 4, 4: 1, 1: 0}
+    assert list(identity.ancestry(5, parents.__getitem__)) == [5, 4, 1]
+    assert len(list(identity.ancestry(7, lambda pid: 7))) == 1024
+
+
+def test_ancestry_of_this_process_contains_its_parent():
+    assert list(identity.ancestry(os.getpid()))[:2] == [os.getpid(), os.getppid()]
+
+
+@pytest.mark.parametrize(
+    ("ancestors", "pod", "runs", "group"),
+    [
+        ((9, 5, 1), None, {}, "process:9"),
+        ((9, 5, 1), None, {5: "run:5"}, "run:5"),
+        ((9, 5, 3, 1), None, {3: "run:3", 5: "run:5"}, "run:5"),
+        ((9, 5, 1), UID, {5: "run:5"}, f"pod:{UID}"),
+        ((9,), None, {9: "run:9"}, "run:9"),
+        ((), None, {5: "run:5"}, "process:unknown-000000000000002a"),
+    ],
+)
+def test_group_is_the_pod_then_the_innermost_run_then_the_process(ancestors, pod, runs, group):
+    assert identity.group_of(ancestors, pod, runs, 42) == group
+
+
+def test_kernel_says_who_is_at_the_other_end():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        peer = identity.peer_of(ours)
+        assert (peer.pid, peer.uid) == (os.getpid(), os.getuid())
+        descriptor = identity.peer_pidfd(ours, peer)
+        assert descriptor is not None
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("peer", "own_pod", "pod", "allowed"),
+    [
+        (identity.Peer(os.getpid(), os.geteuid()), None, None, True),
+        (identity.Peer(os.getpid(), 0), None, None, True),
+        (identity.Peer(os.getpid(), 54321), None, None, False),
+        (identity.Peer(os.getpid(), 0), None, UID, False),
+        (identity.Peer(os.getpid(), 0), UID, UID, True),
+        (identity.Peer(0, 0), None, None, False),
+        (identity.Peer(2**22 + 1, 0), None, None, False),
+    ],
+)
+def test_root_of_somebody_elses_container_is_no_operator(monkeypatch, peer, own_pod, pod, allowed):
+    monkeypatch.setattr(identity, "pod_of", lambda pid: pod)
+    assert identity.is_operator(peer, own_pod) is allowed

@@ -1,0 +1,189 @@
+"""The daemon's own rules, with a clock turned by hand."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import pytest
+
+from nvshare.core import commands, events
+from nvshare.daemon import server
+from nvshare.daemon.contexts import ContextMeter
+from nvshare.daemon.identity import Peer
+from nvshare.daemon.offences import LINES_PER_PEER, LINES_PER_USER, WINDOW, OffenceLog
+from nvshare.wire import messages as wire
+from nvshare.wire.codec import Encoder
+
+GPUS = tuple(f"GPU-00000000-0000-0000-0000-{index:012d}" for index in range(2))
+MIB = 1 << 20
+
+
+def send(connection, encoder, *messages):
+    for message in messages:
+        connection.data_received(encoder.encode(message))
+
+
+@pytest.fixture
+def warnings(caplog):
+    logger = logging.getLogger("nvshare")
+    logger.addHandler(caplog.handler)
+    logger.setLevel(logging.INFO)
+    yield lambda: [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    logger.removeHandler(caplog.handler)
+
+
+def test_peer_that_begins_a_frame_and_stops_is_dropped(in_memory):
+    # GIVEN a peer in the middle of a frame
+    node = in_memory()
+    connection, transport = node.connect()
+    connection.data_received(Encoder().encode(wire.ReqLock(0))[:10])
+    node.loop.advance(server.FRAME_TIMEOUT - 1)
+    assert not transport.closed
+    # WHEN its time is over THEN it is told and dropped
+    node.loop.advance(3)
+    assert transport.closed
+    assert "no complete message" in transport.messages()[0].reason
+
+
+def test_peer_that_connects_and_says_nothing_is_dropped(in_memory):
+    node = in_memory()
+    _, transport = node.connect()
+    node.loop.advance(server.FRAME_TIMEOUT + 3)
+    assert transport.closed
+
+
+def test_quiet_client_stays(in_memory):
+    # GIVEN a client that registered and says no more
+    node = in_memory()
+    connection, transport = node.connect()
+    send(connection, Encoder(), wire.Register((wire.GpuEntry(GPUS[0]),)))
+    # WHEN hours pass THEN it is still there
+    node.loop.advance(1.0)
+    node.loop.run_next_from_thread()
+    node.loop.advance(7200)
+    assert not transport.closed
+
+
+def test_connections_beyond_the_limit_are_refused(in_memory):
+    node = in_memory(max_connections=4)
+    made = [node.connect() for _ in range(4)]
+    # one user gets three quarters
+    assert [transport.closed for _, transport in made] == [False, False, False, True]
+    assert "all one user gets" in made[3][1].messages()[0].reason
+    # AND a place that becomes free can be had again
+    made[0][0].connection_lost(None)
+    assert not node.connect()[1].closed
+
+
+def test_peer_that_does_not_read_is_dropped(in_memory, warnings):
+    node = in_memory()
+    connection, transport = node.connect()
+    encoder = Encoder()
+    send(connection, encoder, wire.Register((wire.GpuEntry(GPUS[0]),)))
+    transport.reads = False
+    for request in range(40_000):
+        send(connection, encoder, wire.MemRequest(0, request, 1 << 60))
+        if transport.closed:
+            break
+    assert transport.closed
+    assert len(transport.sent) < 2 * MIB
+    assert any("does not read" in line for line in warnings())
+
+
+def test_timer_of_the_core_fires_when_asked(in_memory):
+    # GIVEN two clients that take turns on one card
+    node = in_memory()
+    encoders = [Encoder(), Encoder()]
+    peers = [node.connect() for _ in encoders]
+    for (connection, _), encoder in zip(peers, encoders, strict=True):
+        send(connection, encoder, wire.Control(b'{"op":"set","mode":"serial","quantum":5}'))
+        send(connection, encoder, wire.Register((wire.GpuEntry(GPUS[0]),)), wire.ReqLock(0))
+    holder = peers[0][1]
+    assert wire.DropLock not in [type(message) for message in holder.messages()]
+    # WHEN the quantum is over THEN the holder is told to stop
+    node.loop.advance(5.1)
+    assert wire.DropLock in [type(message) for message in holder.messages()]
+
+
+def test_same_process_coming_back_keeps_its_id(in_memory):
+    # GIVEN a client whose old connection has not ended yet
+    node = in_memory()
+    first, old = node.connect()
+    send(first, Encoder(), wire.Register((wire.GpuEntry(GPUS[0]),)))
+    # WHEN it registers again with that id
+    second, _ = node.connect()
+    send(second, Encoder(), wire.Register((wire.GpuEntry(GPUS[0]),), previous_id=first.client))
+    # THEN it has it, and the old connection is closed
+    assert second.client == first.client
+    assert old.closed
+    assert len(node.core.snapshot(0).clients) == 1
+    node.core.validate()
+
+
+def test_run_that_is_opened_twice_by_one_process_replaces_the_first(in_memory):
+    node = in_memory()
+    first, old = node.connect()
+    send(first, Encoder(), wire.Control(b'{"op":"run","label":"a"}'))
+    second, _ = node.connect()
+    send(second, Encoder(), wire.Control(b'{"op":"run","label":"b"}'))
+    assert old.closed
+    assert [group.label for group in node.core.snapshot(0).groups] == ["b"]
+    second.connection_lost(None)
+    assert node.core.snapshot(0).groups == ()
+
+
+def test_flood_of_offences_is_logged_a_few_times(warnings):
+    log = OffenceLog()
+    for _ in range(100):
+        log.report(Peer(1, 1000), "refused: rubbish", now=0.0)
+    assert len(warnings()) == LINES_PER_PEER
+    assert warnings()[0] == "process 1 (uid 1000): refused: rubbish"
+    assert "further ones are not logged" in warnings()[-1]
+    # many processes of one user share a budget too
+    for pid in range(100):
+        log.report(Peer(pid, 1000), "refused: rubbish", now=1.0)
+    assert len(warnings()) == LINES_PER_USER
+    # and later there is a new one
+    log.report(Peer(1, 1000), "refused: rubbish", now=WINDOW + 2)
+    assert len(warnings()) == LINES_PER_USER + 1
+
+
+class TestContexts:
+    def setup_method(self):
+        self.meter = ContextMeter()
+        self.meter.watch_event(events.ClientRegistered(0.0, 1, "g", (events.HeldGpu("A", allocated=100 * MIB),), pid=7))
+
+    def measure(self, used, before=None):
+        before = self.meter.recorded() if before is None else before
+        return [event.bytes for event in self.meter.measured(1.0, before, {("A", 7): used}, lambda client: 7)]
+
+    def test_is_what_the_process_takes_beyond_what_it_allocated(self):
+        assert self.measure(600 * MIB) == [500 * MIB]
+
+    def test_is_not_reported_again_until_it_changes(self):
+        assert self.measure(600 * MIB) == [500 * MIB]
+        assert self.measure(600 * MIB + 1000) == []
+
+    def test_memory_granted_but_not_yet_allocated_does_not_shrink_it(self):
+        assert self.measure(600 * MIB) == [500 * MIB]
+        self.meter.watch_command(commands.GrantMemory(1, "A", 1, 300 * MIB))
+        assert self.measure(600 * MIB) == []
+
+    def test_memory_freed_while_the_sample_was_taken_does_not_swell_it(self):
+        before = self.meter.recorded()
+        self.meter.watch_event(events.MemoryUpdated(0.5, 1, "A", released=100 * MIB, resident=0))
+        assert self.measure(600 * MIB, before) == [500 * MIB]
+
+    def test_ends_with_the_client(self):
+        self.meter.watch_event(events.ClientGone(0.5, 1))
+        assert self.measure(600 * MIB) == []
+
+    def test_reaches_the_core_from_a_sample(self, in_memory):
+        node = in_memory()
+        connection, _ = node.connect()
+        node.daemon._source.taken = {(GPUS[0], os.getpid()): 500 * MIB}
+        send(connection, Encoder(), wire.Register((wire.GpuEntry(GPUS[0]),)))
+        node.loop.advance(server.SAMPLE_PERIOD)
+        node.loop.run_next_from_thread()
+        assert node.core.snapshot(0).gpus[0].contexts == 500 * MIB

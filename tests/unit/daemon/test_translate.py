@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from nvshare.core import commands, events
+from nvshare.core.settings import DenyReason, Priority
+from nvshare.daemon import translate
+from nvshare.wire import messages as wire
+
+A, B = "GPU-a", "GPU-b"
+
+MESSAGES = [
+    (wire.ReqLock(1, need=7), events.LockRequested(1.5, 42, B, 7)),
+    (wire.LockReleased(0, 9, 0, 5, 2_500_000), events.LockReleased(1.5, 42, A, 9, False, 2.5)),
+    (wire.LockReleased(0, 9, 3), events.LockReleased(1.5, 42, A, 9, True, 0.0)),
+    (wire.MemRequest(0, 3, 100), events.MemoryRequested(1.5, 42, A, 3, 100)),
+    (wire.MemUpdate(1, 1, 2, 3, 4), events.MemoryUpdated(1.5, 42, B, 1, 2, 3, 4)),
+    (wire.Usage(0, 64, 1_500_000, 10, 11, 12), events.UsageReported(1.5, 42, A, 1.5, 10, 64, 11, 12)),
+]
+
+
+@pytest.mark.parametrize(("message", "event"), MESSAGES)
+def test_each_message_of_a_client_is_one_event(message, event):
+    assert translate.TO_EVENT[type(message)](1.5, 42, [A, B], message) == event
+
+
+@pytest.mark.parametrize("message", [message for message, _ in MESSAGES])
+def test_gpu_beyond_those_attached_is_a_bad_message(message):
+    with pytest.raises(translate.BadMessage, match="but 0 attached"):
+        translate.TO_EVENT[type(message)](1.5, 42, [], message)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (commands.SchedOn(42), wire.SchedOn(42)),
+        (commands.SchedOff(42), wire.SchedOff(42)),
+        (commands.Grant(42, B, 9), wire.LockOk(1, 9, 0, 0, 1)),
+        (commands.Grant(42, A, 9, True, True, 2.5, 3), wire.LockOk(0, 9, 3, 2500, 3)),
+        (commands.Grant(42, A, 9, quantum=0.0001), wire.LockOk(0, 9, 0, 1, 1)),
+        (commands.Grant(42, A, 9, quantum=1e12), wire.LockOk(0, 9, 0, 2**32 - 1, 1)),
+        (commands.Drop(42, B, 9, 10.0), wire.DropLock(1, 9, 10_000)),
+        (commands.GrantMemory(42, A, 1, 5), wire.MemAvailable(0, 1, 5)),
+        (commands.HoldMemory(42, A, 1, 5), wire.WaitForMem(0, 1, 5)),
+        (commands.DenyMemory(42, A, 1, 5, 4, DenyReason.CARD), wire.MemDenied(0, 1, 5, 4, 2)),
+        (commands.SetLimit(42, B, None, 8), wire.UpdateLimit(1, 0, 8)),
+        (commands.SetLimit(42, B, 6, 8), wire.UpdateLimit(1, 6, 8)),
+        (commands.SetCoreLimit(42, 30), wire.UpdateCoreLimit(30)),
+    ],
+)
+def test_each_command_to_a_client_is_one_message(command, message):
+    assert translate.to_message(command, [A, B]) == message
+    message.pack()
+
+
+def register(**fields):
+    message = wire.Register((wire.GpuEntry(A),), **fields)
+    return translate.registration(
+        0.0, message, client=1, group="process:1", pid=1, in_pod=fields.pop("in_pod", False), gpus=()
+    )
+
+
+def test_registration_takes_limits_as_start_values():
+    event = register(mem_limit=5, core_limit=30, priority=1, flags=wire.FLAG_CAN_SWAP)
+    assert (event.mem_limit, event.core_limit, event.priority, event.can_swap) == (5, 30, Priority.HIGH, True)
+    event = register()
+    assert (event.mem_limit, event.core_limit, event.priority, event.can_swap) == (None, None, Priority.NORMAL, False)
+
+
+def test_names_from_outside_cannot_forge_log_lines():
+    event = register(name="x\n[NVSHARE][INFO]: y\x1b[2J")
+    assert event.name == "x?[NVSHARE][INFO]: y?[2J"
+
+
+def test_pod_name_counts_only_inside_a_pod():
+    assert register(pod_name="p", pod_namespace="n").pod_name == ""
+
+
+@pytest.mark.parametrize(
+    ("entries", "present", "text"),
+    [
+        ([A, "GPU-x"], [], "GPU 'GPU-x' is not one of this scheduler's"),
+        ([A, A], [], "attached twice"),
+        ([A], [A], "attached twice"),
+    ],
+)
+def test_gpus_that_cannot_be_attached(entries, present, text):
+    with pytest.raises(translate.BadMessage, match=text):
+        translate.held_gpus([wire.GpuEntry(gpu) for gpu in entries], present, frozenset((A, B)))
+
+
+def test_more_gpus_than_one_process_may_have():
+    many = [f"GPU-{number}" for number in range(wire.MAX_GPUS + 1)]
+    with pytest.raises(translate.BadMessage, match="at most 16"):
+        translate.held_gpus([wire.GpuEntry(many[-1])], many[:-1], frozenset(many))

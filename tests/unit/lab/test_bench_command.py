@@ -1,0 +1,66 @@
+"""``nvshare bench mission`` as a user types it, in the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from nvshare.cli.bench import command
+
+FIELDS = {"test", "tasks", "mode", "duration_s", "baseline_s", "ratio", "swapped_bytes", "switches", "source"}
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(command, ["mission", *arguments])
+
+
+def test_the_model_prints_report_table_and_findings_and_writes_rows(tmp_path: Path) -> None:
+    target = tmp_path / "result.json"
+    result = bench("--model", "2xT4", "--shorten", "0.02", "--json", str(target))
+    assert result.exit_code == 0, result.output
+    assert "Test 4: 4 small on 2 GPUs (model)" in result.output
+    assert "Total: 4, Pass: 4, Fail: 0" in result.output
+    assert "Density: 3 add-idle-small per GPU" in result.output
+    content = json.loads(target.read_text())
+    assert content["simulated"] is False
+    assert [row["test"] for row in content["rows"]] == [0, 0, 0, 1, 3, 4, 5, 6]
+    assert all(row.keys() >= FIELDS for row in content["rows"])
+
+
+def test_only_the_tests_asked_for_are_shown(tmp_path: Path) -> None:
+    result = bench("--model", "2xT4", "--shorten", "0.01", "--only", "1,4")
+    assert result.exit_code == 0
+    assert "Test 1:" in result.output
+    assert "Test 4:" in result.output
+    assert "Test 0:" not in result.output
+    assert "Test 3:" not in result.output
+
+
+def test_two_runs_write_the_same_file(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        bench("--model", "2xT4", "--shorten", "0.01", "--json", str(tmp_path / name))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "explanation"),
+    [
+        (("--model", "2xT4", "--only", "2"), "needs memory turns"),
+        (("--model", "2xT4", "--only", "7"), "there is no test 7: allowed are 0, 1, 3, 4, 5, 6"),
+        (("--model", "2xT4", "--only", "one"), "is not a list of tests"),
+        (("--model", "2xPotato"), "Potato"),
+        (("--model", "2xT4", "--scale", "kernel=0"), "kernel=2"),
+        (("--model", "2xT4", "--scale", "heat=2"), "link=0.5"),
+        (("--model", "2xT4", "--sim", "2xT4"), "choose one"),
+        (("--scale", "kernel=2"), "give --model or --sim too"),
+        (("--model", "2xT4", "--shorten", "0"), "--shorten"),
+    ],
+)
+def test_bad_input_is_refused_with_what_is_allowed(arguments: tuple[str, ...], explanation: str) -> None:
+    result = bench(*arguments)
+    assert result.exit_code == 2
+    assert explanation in " ".join(result.output.split())
+    assert "Traceback" not in result.output

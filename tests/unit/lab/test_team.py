@@ -1,0 +1,48 @@
+"""What a task says while it runs, and how it is started."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from typing import cast
+
+from nvshare.lab.outcome import TaskPlan
+from nvshare.lab.team import Member, command_line
+from nvshare.lab.workloads.program import READY, _parser, _workload
+from nvshare.lab.workloads.spec import WORKLOADS
+
+PLAN = TaskPlan("task", WORKLOADS["add-idle-small"].shortened(0.1), seed=5)
+
+
+def member() -> Member:
+    return Member(PLAN, cast("subprocess.Popen[str]", None), io.StringIO())
+
+
+def test_the_lines_of_a_task_are_understood() -> None:
+    task = member()
+    task.take(READY)
+    assert task.ready
+    task.take("100/400 [9.11 it/s]")
+    assert task.done == 0.25
+    task.take("PASS")
+    task.take('{"workload": "add", "passed": true}')
+    assert task.result == {"workload": "add", "passed": True}
+    assert task.done == 1.0
+    assert not task.ended
+    task.take(None)
+    assert task.ended
+
+
+def test_lines_of_others_do_no_harm() -> None:
+    task = member()
+    task.take("see /usr/share/doc")
+    task.take("a/b")
+    assert (task.done, task.ready, task.result) == (0.0, False, {})
+
+
+def test_the_command_line_gives_the_program_the_planned_workload() -> None:
+    arguments = _parser().parse_args(command_line(PLAN, speed=10.0)[3:])
+    assert _workload(arguments) == PLAN.workload
+    assert (arguments.seed, arguments.time_scale) == (5, 10.0)
+    assert arguments.barrier
+    assert arguments.json
