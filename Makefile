@@ -11,6 +11,7 @@ JOBS ?= $(shell nproc)
 C_FILES = $(shell git ls-files -co --exclude-standard 'native/*.c' 'native/*.h' 'tests/native/*.c')
 PY_DIRS := src tests benchmarks tools examples
 
+MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format native bench soak wheel clean
 
@@ -25,7 +26,7 @@ $(READY): pyproject.toml tools/bootstrap.sh
 native: $(if $(SYSTEM_CMAKE),,$(READY)) ## build libnvshare.so and the simulated driver into build/native
 	@mkdir -p build
 	@$(CMAKE) -S . -B $(NATIVE) > build/cmake.log 2>&1 || { cat build/cmake.log; exit 1; }
-	@$(CMAKE) --build $(NATIVE) -j $(JOBS) -- --no-print-directory
+	@$(CMAKE) --build $(NATIVE) -j $(JOBS)
 
 demo: $(READY) native ## a short demonstration, on simulated GPUs where there is no real one
 	@$(BIN)/nvshare demo --json build/demo.json

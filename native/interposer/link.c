@@ -220,19 +220,19 @@ static bool within_limit(const struct nvs_gpu *gpu, uint64_t bytes)
 }
 
 /* The lock is held. */
-static CUresult decide_locally(struct nvs_gpu *gpu, uint64_t bytes)
+static uint32_t decide_locally(struct nvs_gpu *gpu, uint64_t bytes)
 {
 	if (!within_limit(gpu, bytes))
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return NVS_DENY_QUOTA;
 	gpu->allocated += bytes;
-	return CUDA_SUCCESS;
+	return 0;
 }
 
-static void settle(struct nvs_waiter **link, CUresult answer)
+static void settle(struct nvs_waiter **link, uint32_t denied)
 {
 	struct nvs_waiter *waiter = *link;
 	*link = waiter->next;
-	waiter->answer = answer;
+	waiter->denied = denied;
 	waiter->answered = true;
 	pthread_cond_broadcast(&nvs_link.changed);
 }
@@ -243,16 +243,16 @@ void nvs_link_settle(void)
 		settle(&nvs_link.waiters, decide_locally(nvs_link.waiters->gpu, nvs_link.waiters->bytes));
 }
 
-void nvs_link_answer(uint32_t request, CUresult answer)
+void nvs_link_answer(uint32_t request, uint32_t denied)
 {
 	struct nvs_waiter **link = &nvs_link.waiters;
 	while (*link != NULL && (*link)->request != request)
 		link = &(*link)->next;
 	if (*link == NULL)
 		return;
-	if (answer == CUDA_SUCCESS)
+	if (denied == 0)
 		(*link)->gpu->allocated += (*link)->bytes;
-	settle(link, answer);
+	settle(link, denied);
 }
 
 /* The lock is held: is there a connection whose books must be kept? From REGISTER on, the scheduler counts. */
@@ -261,7 +261,7 @@ static bool counted_by_scheduler(const struct nvs_gpu *gpu)
 	return nvs_link.fd >= 0 && !nvs_link.broken && gpu->announced;
 }
 
-static CUresult ask_scheduler(struct nvs_gpu *gpu, uint64_t bytes)
+static uint32_t ask_scheduler(struct nvs_gpu *gpu, uint64_t bytes)
 {
 	struct nvs_waiter waiter = {
 	    .request = ++nvs_link.requests, .gpu = gpu, .bytes = bytes, .next = nvs_link.waiters};
@@ -273,20 +273,22 @@ static CUresult ask_scheduler(struct nvs_gpu *gpu, uint64_t bytes)
 		nvs_link_wake(); /* it finds the connection broken and answers all who wait */
 	while (!waiter.answered)
 		pthread_cond_wait(&nvs_link.changed, &nvs_link.lock);
-	return waiter.answer;
+	return waiter.denied;
 }
 
-static void tell_denied(uint64_t bytes, uint64_t allocated, uint64_t limit)
+/* Once: frameworks come here often, free what they cached and try again. */
+static void tell_denied(const struct nvs_gpu *gpu, uint32_t reason, uint64_t bytes)
 {
 	if (atomic_exchange(&told_denied, true))
 		return;
-	if (limit != 0)
-		NVS_WARN("%llu MiB denied: %llu of the quota's %llu MiB are in use (NVSHARE_GPU_MEMORY_LIMIT, or "
-			 "nvsharectl set --mem, changes the quota)",
-		    (unsigned long long)(bytes >> 20), (unsigned long long)(allocated >> 20),
-		    (unsigned long long)(limit >> 20));
+	if (reason == NVS_DENY_QUOTA)
+		NVS_WARN("%llu MiB denied, %llu MiB are in use here: the memory quota is %llu MiB (NVSHARE_GPU_MEMORY_LIMIT "
+			 "or nvsharectl set --mem)",
+			(unsigned long long)(bytes >> 20), (unsigned long long)(gpu->allocated >> 20),
+			(unsigned long long)(gpu->mem_limit >> 20));
 	else
-		NVS_WARN("%llu MiB denied: the card is full", (unsigned long long)(bytes >> 20));
+		NVS_WARN("%llu MiB denied, %llu MiB are in use here: the %s has no more room", (unsigned long long)(bytes >> 20),
+			(unsigned long long)(gpu->allocated >> 20), reason == NVS_DENY_HOST ? "host's memory" : "card");
 }
 
 CUresult nvs_link_request(CUdevice device, uint64_t bytes)
@@ -297,18 +299,19 @@ CUresult nvs_link_request(CUdevice device, uint64_t bytes)
 	int cancel; /* a cancelled thread would take its waiter, on its stack, with it */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	pthread_mutex_lock(&nvs_link.lock);
-	struct nvs_gpu *gpu = find_gpu(device);
-	uint64_t allocated = 0, limit = 0;
+	struct nvs_gpu *gpu = find_gpu(device), seen = {0};
+	uint32_t denied = 0;
 	if (gpu != NULL) {
-		result = counted_by_scheduler(gpu) ? ask_scheduler(gpu, bytes) : decide_locally(gpu, bytes);
-		allocated = gpu->allocated;
-		limit = gpu->mem_limit;
+		denied = counted_by_scheduler(gpu) ? ask_scheduler(gpu, bytes) : decide_locally(gpu, bytes);
+		seen.allocated = gpu->allocated;
+		seen.mem_limit = gpu->mem_limit;
 	}
 	pthread_mutex_unlock(&nvs_link.lock);
 	pthread_setcancelstate(cancel, NULL);
-	if (result == CUDA_ERROR_OUT_OF_MEMORY)
-		tell_denied(bytes, allocated, limit);
-	return result;
+	if (denied == 0)
+		return CUDA_SUCCESS;
+	tell_denied(&seen, denied, bytes);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* The lock is held. The thread sends it a little later, together with what follows. */
@@ -329,6 +332,7 @@ void nvs_link_release(CUdevice device, uint64_t bytes)
 		gpu->allocated -= known;
 		gpu->released += known;
 		memory_changed(gpu);
+		nvs_link_send_memory(gpu); /* at once: when the free returns, a sibling in the same quota may ask */
 	}
 	pthread_mutex_unlock(&nvs_link.lock);
 }

@@ -47,7 +47,7 @@ struct nvs_waiter {
 	struct nvs_gpu *gpu;
 	uint64_t bytes;
 	bool answered;
-	CUresult answer;
+	uint32_t denied; /* enum nvs_deny_reason; 0: granted */
 	struct nvs_waiter *next;
 };
 
@@ -76,8 +76,8 @@ extern struct nvs_link nvs_link __attribute__((visibility("hidden")));
 void nvs_link_wake(void);
 /* Answer every waiter from what is known here. The lock is held. */
 void nvs_link_settle(void);
-/* Answer one; nothing happens when nobody waits for this request. The lock is held. */
-void nvs_link_answer(uint32_t request, CUresult answer);
+/* Answer one, 0 or an nvs_deny_reason; nothing happens when nobody waits for this request. The lock is held. */
+void nvs_link_answer(uint32_t request, uint32_t denied);
 
 /* False when there is no connection, or none any more. */
 bool nvs_link_send(uint16_t type, const void *payload, size_t size);

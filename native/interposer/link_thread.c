@@ -83,10 +83,10 @@ static void on_core_limit(uint32_t percent)
 	NVS_INFO("Core limit = %u%%", percent);
 }
 
-static void on_memory_answer(uint32_t request, CUresult answer)
+static void on_memory_answer(uint32_t request, uint32_t denied)
 {
 	pthread_mutex_lock(&nvs_link.lock);
-	nvs_link_answer(request, answer);
+	nvs_link_answer(request, denied);
 	pthread_mutex_unlock(&nvs_link.lock);
 }
 
@@ -151,12 +151,12 @@ static bool handle(uint16_t type, const void *payload, size_t length)
 		return true;
 	case NVS_MEM_AVAILABLE: {
 		MESSAGE(nvs_mem_available, available);
-		on_memory_answer(available.request, CUDA_SUCCESS);
+		on_memory_answer(available.request, 0);
 		return true;
 	}
 	case NVS_MEM_DENIED: {
 		MESSAGE(nvs_mem_denied, denied);
-		on_memory_answer(denied.request, CUDA_ERROR_OUT_OF_MEMORY);
+		on_memory_answer(denied.request, denied.reason != 0 ? denied.reason : NVS_DENY_CARD);
 		return true;
 	}
 	case NVS_UPDATE_LIMIT: {
@@ -392,7 +392,7 @@ static void follow(uint64_t now)
 	if (now - thread.usage_at >= USAGE_EVERY_NS || thread.meter_quiet >= METER_QUIET_ROUNDS)
 		send_usage(now);
 	uint64_t longest = atomic_load(&nvs_gate) == NVS_GATE_PACED ? METER_PACED_NS : METER_LAST_NS;
-	thread.meter_wait = thread.meter_wait * 10 < longest ? thread.meter_wait * 10 : longest;
+	thread.meter_wait = thread.meter_wait * 2 < longest ? thread.meter_wait * 2 : longest;
 	thread.meter_at = now + thread.meter_wait;
 	if (thread.meter_quiet >= METER_QUIET_ROUNDS) {
 		thread.meter_at = 0;

@@ -7,8 +7,11 @@
 #include "resolve.h"
 #include "streams.h"
 
-#define SAMPLE_EVERY_NS NVS_NS_PER_MS /* of GPU time */
+#define SAMPLE_EVERY_NS (4 * NVS_NS_PER_MS) /* of GPU time */
 #define STRIDE_MAX 1024u
+#define SHORT_NS NVS_NS_PER_MS
+#define STRIDE_SHORT 32u       /* at least, for short work: a sample costs some 400 instructions, a plain launch 45 */
+#define SPIKE 8                /* how far one sample may be above the typical ones and still count in full as typical */
 #define STRIDE_UNKNOWN_MAX 64u /* while no sample has come back */
 #define RETRY_AFTER 16u        /* submissions, when one could not be measured */
 #define AVERAGE_OVER 8         /* samples */
@@ -18,7 +21,8 @@
 #define BUDGET_US 50000u /* work in flight in an exclusive turn */
 
 struct device_meter {
-	_Atomic uint64_t cost_ns; /* of one submission, moving average; 0: not known */
+	_Atomic uint64_t cost_ns;    /* of one submission, moving average; 0: not known */
+	_Atomic uint64_t typical_ns; /* the same without what rare long ones, or a host that was slow, add to it */
 	_Atomic uint64_t occupied_ns;
 	_Atomic uint64_t submissions; /* that belong to a sample */
 	_Atomic uint32_t begun;       /* samples, as far as needed to grow the stride */
@@ -49,10 +53,10 @@ static uint32_t next_random(struct nvs_thread *self)
 /* Randomised by a quarter up and down, so that a loop of kernels is not sampled at the same kernel for ever. */
 static uint64_t next_stride(struct device_meter *meter, struct nvs_thread *self)
 {
-	uint64_t cost = atomic_load_explicit(&meter->cost_ns, memory_order_relaxed);
+	uint64_t cost = atomic_load_explicit(&meter->typical_ns, memory_order_relaxed);
 	uint64_t stride;
 	if (cost != 0)
-		stride = clamp(SAMPLE_EVERY_NS / cost, 1, STRIDE_MAX);
+		stride = clamp(SAMPLE_EVERY_NS / cost, cost < SHORT_NS ? STRIDE_SHORT : 1, STRIDE_MAX);
 	else
 		stride = clamp(1ull << clamp(atomic_fetch_add(&meter->begun, 1), 0, 31), 1, STRIDE_UNKNOWN_MAX);
 	if (stride < 4)
@@ -160,15 +164,23 @@ static void log_window(struct device_meter *meter)
 	NVS_INFO("Pending Kernel Window is %u", window);
 }
 
+static void average(_Atomic uint64_t *mean, uint64_t value, int over)
+{
+	uint64_t before = atomic_load(mean);
+	int64_t step = ((int64_t)value - (int64_t)before) / over;
+	uint64_t after = before == 0 ? value : (uint64_t)((int64_t)before + step);
+	atomic_store(mean, after != 0 ? after : 1);
+}
+
 /* Billed is the estimate, but no more than the clock allows since these submissions began: streams that overlap, and a
  * few samples that say too much, never add up to more than the time that passed. */
 static void account(struct device_meter *meter, const struct nvs_sample *sample, uint64_t cost)
 {
-	uint64_t average = atomic_load(&meter->cost_ns);
-	int64_t step = ((int64_t)cost - (int64_t)average) / AVERAGE_OVER;
-	uint64_t updated = average == 0 ? cost : (uint64_t)((int64_t)average + step);
-	atomic_store(&meter->cost_ns, updated != 0 ? updated : 1);
-
+	uint64_t typical = atomic_load(&meter->typical_ns);
+	average(&meter->cost_ns, cost, AVERAGE_OVER);
+	/* Quickly down: the first launch of a kernel, which loads it, says nothing about those that follow. */
+	uint64_t plain = typical != 0 ? clamp(cost, 0, typical * SPIKE) : cost;
+	average(&meter->typical_ns, plain, plain < typical ? 2 : AVERAGE_OVER);
 	uint64_t start = meter->billed_until > sample->since ? meter->billed_until : sample->since;
 	uint64_t now = nvs_now_ns();
 	uint64_t room = now > start ? now - start : 0;

@@ -1,5 +1,5 @@
 /* Metering: how long this process's work occupies its GPUs, estimated from sampled submissions that are bracketed by
- * two events, about one sample per millisecond of GPU time, never while a stream captures. From the same samples comes
+ * two events, about one sample per 4 ms of GPU time, never while a stream captures. From the same samples comes
  * the pace: how many submissions may be in flight while the gate is PACED. */
 #ifndef NVS_METER_H
 #define NVS_METER_H

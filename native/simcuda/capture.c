@@ -81,7 +81,8 @@ NVS_API cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
 	if (stream == stream->ctx->legacy)
 		return nvs_end(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	if (stream->capture != NULL || mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-		return nvs_end(stream->capture != NULL ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_INVALID_VALUE);
+		return nvs_end(
+		    stream->capture != NULL ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_INVALID_VALUE);
 	CUgraph graph;
 	result = graph_new(&graph);
 	if (result != CUDA_SUCCESS)
@@ -105,13 +106,14 @@ NVS_API cuStreamBeginCapture(CUstream stream)
 }
 NVS_PT(cuStreamBeginCapture, _ptsz, (CUstream stream), (stream))
 
-NVS_API cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t count,
-    CUstreamCaptureMode mode)
+NVS_API cuStreamBeginCaptureToGraph(
+    CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t count, CUstreamCaptureMode mode)
 {
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 NVS_PT(cuStreamBeginCaptureToGraph, _ptsz,
-    (CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t count, CUstreamCaptureMode mode),
+    (CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t count,
+	CUstreamCaptureMode mode),
     (stream, graph, deps, edges, count, mode))
 
 static void graph_free(CUgraph graph)
@@ -158,7 +160,7 @@ NVS_API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 	*status = CU_STREAM_CAPTURE_STATUS_NONE;
 	if (stream->capture != NULL)
 		*status = stream->capture->broken == CUDA_SUCCESS ? CU_STREAM_CAPTURE_STATUS_ACTIVE
-								   : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+								  : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
 	else if (stream == stream->ctx->legacy)
 		result = nvs_capture_forbids_legacy(stream->ctx);
 	return nvs_end(result);
@@ -186,7 +188,8 @@ NVS_API cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *status
 	return nvs_end(CUDA_SUCCESS);
 }
 NVS_PT(cuStreamGetCaptureInfo_v2, _ptsz,
-    (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **deps, size_t *count),
+    (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **deps,
+	size_t *count),
     (stream, status, id, graph, deps, count))
 
 NVS_API cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)

@@ -85,7 +85,8 @@ struct nvs_view nvs_contents_view(const struct nvs_contents *contents, size_t of
 	size_t length = extent->end - offset < max ? extent->end - offset : max;
 	if (extent->buffer == NULL)
 		return (struct nvs_view){.pattern = extent->pattern, .length = length};
-	return (struct nvs_view){.bytes = extent->buffer->bytes + extent->skip + (offset - extent->start), .length = length};
+	return (struct nvs_view){
+	    .bytes = extent->buffer->bytes + extent->skip + (offset - extent->start), .length = length};
 }
 
 void nvs_view_copy(const struct nvs_view *view, size_t offset, void *to, size_t length)

@@ -1,5 +1,5 @@
-/* Contents of a piece of physical memory, sparse: extents that are undefined, filled with one 32-bit word, or real bytes.
- * Filling or reading gigabytes of uniform data costs as much as one word. Knows nothing of CUDA. */
+/* Contents of a piece of physical memory, sparse: extents that are undefined, filled with one 32-bit word, or real
+ * bytes. Filling or reading gigabytes of uniform data costs as much as one word. Knows nothing of CUDA. */
 #ifndef NVS_SIM_CONTENTS_H
 #define NVS_SIM_CONTENTS_H
 
@@ -19,7 +19,8 @@ struct nvs_contents {
 	size_t count, room;
 };
 
-/* A stretch of contents: bytes, or (bytes == NULL) a word whose byte i stands at every offset congruent to i modulo 4. */
+/* A stretch of contents: bytes, or (bytes == NULL) a word whose byte i stands at every offset congruent to i modulo 4.
+ */
 struct nvs_view {
 	const uint8_t *bytes;
 	uint32_t pattern;

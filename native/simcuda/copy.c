@@ -48,7 +48,8 @@ static CUresult copy(uint64_t dst, uint64_t src, size_t n, CUstream stream, enum
 static CUresult check_device(CUdeviceptr p, size_t n)
 {
 	CUresult result = nvs_begin();
-	return result != CUDA_SUCCESS ? result : nvs_end(n == 0 || is_known(p, n) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+	return result != CUDA_SUCCESS ? result
+				      : nvs_end(n == 0 || is_known(p, n) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 static CUresult copy_in(CUdeviceptr dst, const void *src, size_t n, CUstream stream, enum wait wait)
@@ -93,7 +94,8 @@ NVS_API cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t n, CUstrea
 {
 	return copy_in(dst, src, n, stream, WAIT_IF_PAGEABLE);
 }
-NVS_PT(cuMemcpyHtoDAsync_v2, _ptsz, (CUdeviceptr dst, const void *src, size_t n, CUstream stream), (dst, src, n, stream))
+NVS_PT(
+    cuMemcpyHtoDAsync_v2, _ptsz, (CUdeviceptr dst, const void *src, size_t n, CUstream stream), (dst, src, n, stream))
 
 NVS_API cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t n, CUstream stream)
 {
@@ -105,7 +107,8 @@ NVS_API cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstrea
 {
 	return copy_within(dst, src, n, stream);
 }
-NVS_PT(cuMemcpyDtoDAsync_v2, _ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream))
+NVS_PT(
+    cuMemcpyDtoDAsync_v2, _ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream))
 
 NVS_API cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t n)
 {
@@ -123,13 +126,15 @@ NVS_API cuMemcpyPeer(CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext s
 {
 	return copy_within(dst, src, n, NULL);
 }
-NVS_PT(cuMemcpyPeer, _ptds, (CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext sc, size_t n), (dst, dc, src, sc, n))
+NVS_PT(cuMemcpyPeer, _ptds, (CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext sc, size_t n),
+    (dst, dc, src, sc, n))
 
 NVS_API cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext sc, size_t n, CUstream stream)
 {
 	return copy_within(dst, src, n, stream);
 }
-NVS_PT(cuMemcpyPeerAsync, _ptsz, (CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext sc, size_t n, CUstream stream),
+NVS_PT(cuMemcpyPeerAsync, _ptsz,
+    (CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext sc, size_t n, CUstream stream),
     (dst, dc, src, sc, n, stream))
 
 /* Where the first byte of one side is; 0: in an array. */
@@ -179,8 +184,8 @@ NVS_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
 }
 NVS_PT(cuMemcpy2DAsync_v2, _ptsz, (const CUDA_MEMCPY2D *copy, CUstream stream), (copy, stream))
 
-NVS_API cuMemcpyBatchAsync_v2(
-    void *dsts, void *srcs, size_t *sizes, size_t count, void *attrs, size_t *indices, size_t attr_count, CUstream stream)
+NVS_API cuMemcpyBatchAsync_v2(void *dsts, void *srcs, size_t *sizes, size_t count, void *attrs, size_t *indices,
+    size_t attr_count, CUstream stream)
 {
 	CUresult result = CUDA_SUCCESS;
 	for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
@@ -188,7 +193,8 @@ NVS_API cuMemcpyBatchAsync_v2(
 	return result;
 }
 NVS_PT(cuMemcpyBatchAsync_v2, _ptsz,
-    (void *dsts, void *srcs, size_t *sizes, size_t count, void *attrs, size_t *indices, size_t attr_count, CUstream stream),
+    (void *dsts, void *srcs, size_t *sizes, size_t count, void *attrs, size_t *indices, size_t attr_count,
+	CUstream stream),
     (dsts, srcs, sizes, count, attrs, indices, attr_count, stream))
 
 NVS_API cuMemcpyBatchAsync(void *dsts, void *srcs, size_t *sizes, size_t count, void *attrs, size_t *indices,

@@ -301,7 +301,8 @@ NVS_API cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, 
 	for (unsigned i = 0; i < count; i++) {
 		if (pointer_attribute(data[i], attributes[i], p) == CUDA_SUCCESS)
 			continue;
-		if (attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE || attributes[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED)
+		if (attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ||
+		    attributes[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED)
 			*(unsigned *)data[i] = 0;
 		else if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
 			*(int *)data[i] = -2;

@@ -7,10 +7,7 @@ struct error {
 	const char *name, *text;
 };
 
-#define ERROR(name, text)                                                                                              \
-	{                                                                                                              \
-		name, #name, text                                                                                      \
-	}
+#define ERROR(name, text) {name, #name, text}
 
 static const struct error errors[] = {
     ERROR(CUDA_SUCCESS, "no error"),
@@ -43,7 +40,8 @@ static const struct error errors[] = {
     ERROR(CUDA_ERROR_SYSTEM_NOT_READY, "system not yet initialized"),
     ERROR(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing"),
     ERROR(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture"),
-    ERROR(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing blocking stream"),
+    ERROR(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+	"operation would make the legacy stream depend on a capturing blocking stream"),
     ERROR(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream"),
     ERROR(CUDA_ERROR_UNKNOWN, "unknown error"),
 };

@@ -122,8 +122,8 @@ static CUresult submit(CUstream handle, CUhostFn function, CUstreamCallback call
 		return result;
 	if (function == NULL && callback == NULL)
 		return nvs_end(CUDA_ERROR_INVALID_VALUE);
-	struct nvs_work work = {.engine = NVS_OWNER,
-	    .effect = {.kind = NVS_EFFECT_HOST, .host = {function, callback, handle, data}}};
+	struct nvs_work work = {
+	    .engine = NVS_OWNER, .effect = {.kind = NVS_EFFECT_HOST, .host = {function, callback, handle, data}}};
 	bool captured = stream->capture != NULL;
 	result = nvs_submit(stream, &work, NULL);
 	if (result == CUDA_SUCCESS && !captured)
@@ -141,4 +141,5 @@ NVS_API cuStreamAddCallback(CUstream stream, CUstreamCallback fn, void *data, un
 {
 	return submit(stream, NULL, fn, data);
 }
-NVS_PT(cuStreamAddCallback, _ptsz, (CUstream stream, CUstreamCallback fn, void *data, unsigned flags), (stream, fn, data, flags))
+NVS_PT(cuStreamAddCallback, _ptsz, (CUstream stream, CUstreamCallback fn, void *data, unsigned flags),
+    (stream, fn, data, flags))

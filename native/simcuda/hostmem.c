@@ -14,8 +14,12 @@ static CUresult add_host_range(enum nvs_mapping_kind kind, void *p, size_t n, CU
 	CUresult result = nvs_physical_new(ctx->gpu, slot, n, 0, p, &physical);
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct nvs_mapping mapping = {.start = (uint64_t)(uintptr_t)p, .size = n, .kind = kind, .physical = physical,
-	    .access = EVERY_GPU, .ctx = kind == NVS_MANAGED ? ctx : NULL};
+	struct nvs_mapping mapping = {.start = (uint64_t)(uintptr_t)p,
+	    .size = n,
+	    .kind = kind,
+	    .physical = physical,
+	    .access = EVERY_GPU,
+	    .ctx = kind == NVS_MANAGED ? ctx : NULL};
 	if (nvs_mapping_add(&mapping))
 		return CUDA_SUCCESS;
 	nvs_physical_put(physical);
@@ -24,7 +28,8 @@ static CUresult add_host_range(enum nvs_mapping_kind kind, void *p, size_t n, CU
 
 static void *map_pages(size_t n)
 {
-	void *p = mmap(NULL, nvs_round_up(n, 4096), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *p = mmap(
+	    NULL, nvs_round_up(n, 4096), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	return p != MAP_FAILED ? p : NULL;
 }
 
@@ -120,7 +125,8 @@ NVS_API cuMemHostGetFlags(unsigned *flags, void *p)
 	return CUDA_SUCCESS;
 }
 
-/* ---- managed memory: starts on the host, comes to the card when work touches it, stays out when there is no room ---- */
+/* ---- managed memory: starts on the host, comes to the card when work touches it, stays out when there is no room ----
+ */
 
 NVS_API cuMemAllocManaged(CUdeviceptr *p, size_t n, unsigned flags)
 {
@@ -174,8 +180,10 @@ static CUresult prefetch(CUdeviceptr p, size_t n, bool to_host, CUstream handle)
 	if (mapping == NULL || mapping->kind != NVS_MANAGED)
 		return nvs_end(CUDA_ERROR_INVALID_VALUE);
 	struct nvs_physical *physical = mapping->physical;
-	struct nvs_work work = {.engine = to_host ? NVS_D2H : NVS_H2D, .count = to_host ? NVS_COUNT_D2H : NVS_COUNT_H2D,
-	    .work = (double)n, .bytes = n};
+	struct nvs_work work = {.engine = to_host ? NVS_D2H : NVS_H2D,
+	    .count = to_host ? NVS_COUNT_D2H : NVS_COUNT_H2D,
+	    .work = (double)n,
+	    .bytes = n};
 	if (to_host == (physical->charged == 0))
 		return nvs_end(CUDA_SUCCESS); /* it is there */
 	if (!to_host && !settle_on_card(mapping))

@@ -90,15 +90,15 @@ NVS_API cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **para
 {
 	if (config == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
-	bool good = good_shape(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY,
-	    config->blockDimZ);
+	bool good = good_shape(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+	    config->blockDimY, config->blockDimZ);
 	return launch(f, good, config->hStream, params, extra);
 }
 NVS_PT(cuLaunchKernelEx, _ptsz, (const CUlaunchConfig *config, CUfunction f, void **params, void **extra),
     (config, f, params, extra))
 
-NVS_API cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-    unsigned shared, CUstream stream, void **params)
+NVS_API cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+    unsigned bz, unsigned shared, CUstream stream, void **params)
 {
 	return launch(f, good_shape(gx, gy, gz, bx, by, bz), stream, params, NULL);
 }

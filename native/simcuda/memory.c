@@ -68,8 +68,14 @@ static CUresult allocate_shared(CUcontext ctx, size_t n, CUdeviceptr *p)
 			return result;
 		at = 0;
 	}
-	struct nvs_mapping mapping = {.start = block->start + at * UNIT, .size = n, .kind = NVS_ALLOCATED,
-	    .physical = block->physical, .offset = at * UNIT, .access = 1ull << ctx->gpu, .ctx = ctx, .block = block};
+	struct nvs_mapping mapping = {.start = block->start + at * UNIT,
+	    .size = n,
+	    .kind = NVS_ALLOCATED,
+	    .physical = block->physical,
+	    .offset = at * UNIT,
+	    .access = 1ull << ctx->gpu,
+	    .ctx = ctx,
+	    .block = block};
 	if (!nvs_mapping_add(&mapping))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	for (size_t i = at; i < at + count; i++)
@@ -86,8 +92,13 @@ static CUresult allocate_own(CUcontext ctx, size_t n, enum nvs_mapping_kind kind
 	CUresult result = nvs_physical_new(ctx->gpu, ctx->slot, span, span, NULL, &physical);
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct nvs_mapping mapping = {.start = nvs_reserve(span, 0, 0), .size = n, .kind = kind, .physical = physical,
-	    .access = 1ull << ctx->gpu, .ctx = ctx, .pool = pool};
+	struct nvs_mapping mapping = {.start = nvs_reserve(span, 0, 0),
+	    .size = n,
+	    .kind = kind,
+	    .physical = physical,
+	    .access = 1ull << ctx->gpu,
+	    .ctx = ctx,
+	    .pool = pool};
 	if (mapping.start == 0 || !nvs_mapping_add(&mapping)) {
 		nvs_physical_put(physical);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -181,6 +192,7 @@ NVS_API cuMemGetInfo_v2(size_t *available, size_t *total)
 		return result;
 	struct nvs_node *node = nvs_process.node;
 	nvs_node_lock(node);
+	nvs_slot_reap(node, true);
 	*available = node->profile.memory_bytes - node->gpus[ctx->gpu].used;
 	*total = node->profile.memory_bytes;
 	nvs_node_unlock(node);
@@ -234,9 +246,11 @@ NVS_PT(cuMemAllocAsync, _ptsz, (CUdeviceptr * p, size_t n, CUstream stream), (p,
 
 NVS_API cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t n, CUmemoryPool pool, CUstream stream)
 {
-	return pool == NULL || pool->magic != NVS_POOL ? CUDA_ERROR_INVALID_VALUE : allocate_ordered(p, n, pool, stream);
+	return pool == NULL || pool->magic != NVS_POOL ? CUDA_ERROR_INVALID_VALUE
+						       : allocate_ordered(p, n, pool, stream);
 }
-NVS_PT(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * p, size_t n, CUmemoryPool pool, CUstream stream), (p, n, pool, stream))
+NVS_PT(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * p, size_t n, CUmemoryPool pool, CUstream stream),
+    (p, n, pool, stream))
 
 NVS_API cuMemFreeAsync(CUdeviceptr p, CUstream handle)
 {

@@ -36,7 +36,8 @@ static CUresult set(CUdeviceptr dst, size_t pitch, uint32_t value, size_t unit, 
 	{                                                                                                              \
 		return set(dst, 0, v, sizeof(type), n, 1, stream);                                                     \
 	}                                                                                                              \
-	NVS_PT(cuMemsetD##bits##Async, _ptsz, (CUdeviceptr dst, type v, size_t n, CUstream stream), (dst, v, n, stream)) \
+	NVS_PT(                                                                                                        \
+	    cuMemsetD##bits##Async, _ptsz, (CUdeviceptr dst, type v, size_t n, CUstream stream), (dst, v, n, stream))  \
 	NVS_API cuMemsetD2D##bits##_v2(CUdeviceptr dst, size_t pitch, type v, size_t w, size_t h)                      \
 	{                                                                                                              \
 		return set(dst, pitch, v, sizeof(type), w, h, NULL);                                                   \
@@ -48,7 +49,8 @@ static CUresult set(CUdeviceptr dst, size_t pitch, uint32_t value, size_t unit, 
 		return set(dst, pitch, v, sizeof(type), w, h, stream);                                                 \
 	}                                                                                                              \
 	NVS_PT(cuMemsetD2D##bits##Async, _ptsz,                                                                        \
-	    (CUdeviceptr dst, size_t pitch, type v, size_t w, size_t h, CUstream stream), (dst, pitch, v, w, h, stream))
+	    (CUdeviceptr dst, size_t pitch, type v, size_t w, size_t h, CUstream stream),                              \
+	    (dst, pitch, v, w, h, stream))
 
 MEMSET(8, unsigned char)
 MEMSET(16, unsigned short)
@@ -71,23 +73,27 @@ NVS_API cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr p, cuuint32_t v, un
 {
 	return write_word(stream, p, v);
 }
-NVS_PT(cuStreamWriteValue32_v2, _ptsz, (CUstream stream, CUdeviceptr p, cuuint32_t v, unsigned flags), (stream, p, v, flags))
+NVS_PT(cuStreamWriteValue32_v2, _ptsz, (CUstream stream, CUdeviceptr p, cuuint32_t v, unsigned flags),
+    (stream, p, v, flags))
 
 NVS_API cuStreamWriteValue32(CUstream stream, CUdeviceptr p, cuuint32_t v, unsigned flags)
 {
 	return write_word(stream, p, v);
 }
-NVS_PT(cuStreamWriteValue32, _ptsz, (CUstream stream, CUdeviceptr p, cuuint32_t v, unsigned flags), (stream, p, v, flags))
+NVS_PT(
+    cuStreamWriteValue32, _ptsz, (CUstream stream, CUdeviceptr p, cuuint32_t v, unsigned flags), (stream, p, v, flags))
 
 NVS_API cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr p, cuuint64_t v, unsigned flags)
 {
 	CUresult result = write_word(stream, p, (uint32_t)v);
 	return result == CUDA_SUCCESS ? write_word(stream, p + 4, (uint32_t)(v >> 32)) : result;
 }
-NVS_PT(cuStreamWriteValue64_v2, _ptsz, (CUstream stream, CUdeviceptr p, cuuint64_t v, unsigned flags), (stream, p, v, flags))
+NVS_PT(cuStreamWriteValue64_v2, _ptsz, (CUstream stream, CUdeviceptr p, cuuint64_t v, unsigned flags),
+    (stream, p, v, flags))
 
 NVS_API cuStreamWriteValue64(CUstream stream, CUdeviceptr p, cuuint64_t v, unsigned flags)
 {
 	return cuStreamWriteValue64_v2(stream, p, v, flags);
 }
-NVS_PT(cuStreamWriteValue64, _ptsz, (CUstream stream, CUdeviceptr p, cuuint64_t v, unsigned flags), (stream, p, v, flags))
+NVS_PT(
+    cuStreamWriteValue64, _ptsz, (CUstream stream, CUdeviceptr p, cuuint64_t v, unsigned flags), (stream, p, v, flags))

@@ -18,7 +18,10 @@ static const struct CUfunc_st functions[NVS_FUNCTIONS] = {
 struct CUmod_st {
 	uint32_t magic;
 	char *ptx;
+	CUmodule next;
 };
+
+static CUmodule modules; /* loaded ones */
 
 enum nvs_function nvs_function_number(CUfunction function)
 {
@@ -38,7 +41,8 @@ static bool has_entry(const char *ptx, const char *name)
 		at += strlen(".entry");
 		while (isspace((unsigned char)*at))
 			at++;
-		if (strncmp(at, name, length) == 0 && !isalnum((unsigned char)at[length]) && at[length] != '_' && at[length] != '$')
+		if (strncmp(at, name, length) == 0 && !isalnum((unsigned char)at[length]) && at[length] != '_' &&
+		    at[length] != '$')
 			return true;
 	}
 	return false;
@@ -63,7 +67,8 @@ static CUresult module_new(CUmodule *module, const char *image)
 		free(ptx);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	*made = (struct CUmod_st){.magic = NVS_MODULE, .ptx = ptx};
+	*made = (struct CUmod_st){.magic = NVS_MODULE, .ptx = ptx, .next = modules};
+	modules = made;
 	*module = made;
 	return CUDA_SUCCESS;
 }
@@ -104,8 +109,12 @@ NVS_API cuModuleUnload(CUmodule module)
 	CUresult result = nvs_begin();
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (module == NULL || module->magic != NVS_MODULE)
+	CUmodule *link = &modules;
+	while (*link != NULL && *link != module)
+		link = &(*link)->next;
+	if (*link == NULL)
 		return nvs_end(CUDA_ERROR_INVALID_HANDLE);
+	*link = module->next;
 	module->magic = NVS_DEAD;
 	free(module->ptx);
 	free(module);

@@ -1,4 +1,5 @@
-/* cuGetProcAddress: base name, version and flags to a function. Knows only that the functions exist, not their types. */
+/* cuGetProcAddress: base name, version and flags to a function. Knows only that the functions exist, not their types.
+ */
 #include <stdbool.h>
 #include <string.h>
 
@@ -39,7 +40,8 @@ static const struct symbol *find(const char *base, int version, bool *known)
 	return best;
 }
 
-CUresult nvs_proc_address(const char *name, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
+CUresult nvs_proc_address(
+    const char *name, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
 {
 	if (name == NULL || pfn == NULL || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -48,7 +50,7 @@ CUresult nvs_proc_address(const char *name, void **pfn, int version, cuuint64_t 
 	*pfn = NULL;
 	if (status != NULL)
 		*status = symbol != NULL ? CU_GET_PROC_ADDRESS_SUCCESS
-			  : known	 ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+			  : known        ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
 					 : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 	if (symbol == NULL)
 		return CUDA_ERROR_NOT_FOUND;

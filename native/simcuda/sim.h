@@ -1,8 +1,9 @@
 /* The simulated driver inside one process: objects behind the handles, and what its files call of each other.
  *
- * One lock guards everything local (nvs_begin .. nvs_end). The node's lock is taken inside it for moments. A thread that
- * waits for the GPU holds neither. Work is submitted with its cost to the shared queue of its context and with its effect
- * to this process; effects are carried out in order of completion, by whichever call looks next (nvs_catch_up). */
+ * One lock guards everything local (nvs_begin .. nvs_end). The node's lock is taken inside it for moments. A thread
+ * that waits for the GPU holds neither. Work is submitted with its cost to the shared queue of its context and with its
+ * effect to this process; effects are carried out in order of completion, by whichever call looks next (nvs_catch_up).
+ */
 #ifndef NVS_SIM_H
 #define NVS_SIM_H
 
@@ -39,7 +40,16 @@ static inline size_t nvs_round_up(size_t n, size_t to)
 
 /* ---- objects ---- */
 
-enum nvs_magic { NVS_DEAD = 0, NVS_CONTEXT = 0x6e767801, NVS_STREAM, NVS_EVENT, NVS_GRAPH, NVS_EXEC, NVS_MODULE, NVS_POOL };
+enum nvs_magic {
+	NVS_DEAD = 0,
+	NVS_CONTEXT = 0x6e767801,
+	NVS_STREAM,
+	NVS_EVENT,
+	NVS_GRAPH,
+	NVS_EXEC,
+	NVS_MODULE,
+	NVS_POOL
+};
 
 enum nvs_function {
 	NVS_ADD_F32,
@@ -104,7 +114,7 @@ struct CUctx_st {
 	unsigned gpu, flags;
 	int slot;
 	bool primary;
-	int retained; /* primary: references */
+	int retained;   /* primary: references */
 	uint64_t peers; /* bit set: memory of that GPU may be used */
 	CUresult sticky;
 	uint64_t retired_total;
@@ -218,7 +228,8 @@ void nvs_streams_free(CUcontext ctx);
 void nvs_event_done(CUevent event, uint64_t record, double at);
 
 /* ---- capture.c ---- */
-/* May this thread make a call that is unsafe while streams capture? Otherwise the captures concerned are invalidated. */
+/* May this thread make a call that is unsafe while streams capture? Otherwise the captures concerned are invalidated.
+ */
 CUresult nvs_capture_forbids(void);
 /* The legacy stream is used: an error when a stream that synchronises with it captures. */
 CUresult nvs_capture_forbids_legacy(CUcontext ctx);

@@ -26,8 +26,13 @@ CUresult nvs_stream_new(CUcontext ctx, unsigned flags, int priority, CUstream *o
 		stream = malloc(sizeof(*stream));
 	if (stream == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*stream = (struct CUstream_st){.magic = NVS_STREAM, .flags = flags, .priority = priority, .queue = pick_queue(ctx),
-	    .id = next_stream_id++, .ctx = ctx, .next = ctx->streams};
+	*stream = (struct CUstream_st){.magic = NVS_STREAM,
+	    .flags = flags,
+	    .priority = priority,
+	    .queue = pick_queue(ctx),
+	    .id = next_stream_id++,
+	    .ctx = ctx,
+	    .next = ctx->streams};
 	ctx->streams = stream;
 	*out = stream;
 	return CUDA_SUCCESS;

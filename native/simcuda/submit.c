@@ -192,7 +192,8 @@ static CUresult wait_for_room(CUcontext ctx)
 	return result;
 }
 
-static CUresult push(CUstream stream, const struct nvs_work *work, const struct nvs_dep *first, const struct nvs_dep *second)
+static CUresult push(
+    CUstream stream, const struct nvs_work *work, const struct nvs_dep *first, const struct nvs_dep *second)
 {
 	static const struct nvs_dep none;
 	CUcontext ctx = stream->ctx;

@@ -1,5 +1,5 @@
-/* Functions that exist and say that this card cannot do it: arrays, 3D copies, waits on memory, sharing between processes,
- * launches of the oldest kind. */
+/* Functions that exist and say that this card cannot do it: arrays, 3D copies, waits on memory, sharing between
+ * processes, launches of the oldest kind. */
 #include "sim.h"
 
 #define UNSUPPORTED(name, params)                                                                                      \
@@ -39,7 +39,8 @@ UNSUPPORTED_PT(cuStreamWaitValue64, _ptsz, (CUstream stream, CUdeviceptr p, cuui
 UNSUPPORTED_PT(cuStreamWaitValue64_v2, _ptsz, (CUstream stream, CUdeviceptr p, cuuint64_t v, unsigned flags))
 
 UNSUPPORTED(cuIpcGetMemHandle, (void *handle, CUdeviceptr p))
-UNSUPPORTED(cuMemExportToShareableHandle, (void *shareable, CUmemGenericAllocationHandle handle, int type, unsigned long long flags))
+UNSUPPORTED(cuMemExportToShareableHandle,
+    (void *shareable, CUmemGenericAllocationHandle handle, int type, unsigned long long flags))
 UNSUPPORTED(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle * handle, void *os_handle, int type))
 UNSUPPORTED(cuImportExternalMemory, (CUexternalMemory * memory, const void *desc))
 UNSUPPORTED(cuMemPoolCreate, (CUmemoryPool * pool, const void *props))

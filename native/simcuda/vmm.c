@@ -1,4 +1,5 @@
-/* The virtual-memory API, with the real one's rules: 2 MiB granularity, whole mappings only, offset 0, access set by hand. */
+/* The virtual-memory API, with the real one's rules: 2 MiB granularity, whole mappings only, offset 0, access set by
+ * hand. */
 #include "sim.h"
 #include "vspace.h"
 
@@ -94,7 +95,8 @@ NVS_API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemG
 	struct nvs_physical *physical = nvs_physical_of(handle);
 	if (physical == NULL || prop == NULL)
 		return nvs_end(CUDA_ERROR_INVALID_VALUE);
-	*prop = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	*prop =
+	    (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 	for (int i = 0; i < nvs_process.device_count; i++)
 		if (nvs_process.devices[i] == physical->gpu)
 			prop->location.id = i;

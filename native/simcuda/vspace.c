@@ -18,8 +18,8 @@ static size_t mapping_count, mapping_room;
 static uint64_t next_id = 1, next_handle = 1;
 static struct nvs_physical *with_handles;
 
-/* Taken from the host's address space without access: a device pointer can be confused with nothing else, and using it on
- * the host faults, as it does with a real card. */
+/* Taken from the host's address space without access: a device pointer can be confused with nothing else, and using it
+ * on the host faults, as it does with a real card. */
 static bool open_space(void)
 {
 	for (uint64_t size = (uint64_t)16 << 40; space.start == 0 && size >= (uint64_t)64 << 30; size /= 2) {

@@ -23,14 +23,15 @@ struct nvs_mapping {
 	enum nvs_mapping_kind kind;
 	struct nvs_physical *physical;
 	uint64_t offset;
-	uint64_t access;  /* bit set: this GPU may use it */
+	uint64_t access; /* bit set: this GPU may use it */
 	uint64_t id;
-	CUcontext ctx;     /* that owns it, NULL: none */
+	CUcontext ctx; /* that owns it, NULL: none */
 	CUmemoryPool pool;
 	struct nvs_block *block; /* NULL: has its memory to itself */
 };
 
-/* Reserve n bytes (multiple of 2 MiB) of addresses at a multiple of `align`, at `hint` if that is free. 0: none left. */
+/* Reserve n bytes (multiple of 2 MiB) of addresses at a multiple of `align`, at `hint` if that is free. 0: none left.
+ */
 uint64_t nvs_reserve(uint64_t n, uint64_t align, uint64_t hint);
 /* Give back exactly what was reserved; false when it was not, or when something is mapped in it. */
 bool nvs_unreserve(uint64_t start, uint64_t n);

@@ -37,9 +37,8 @@ CONSTANTS = {
 def c_structs() -> dict[str, list[str]]:
     """Every struct of the header with the names of its fields, in order."""
     text = re.sub(r"/\*.*?\*/", "", (INCLUDE / "nvshare_protocol.h").read_text(), flags=re.DOTALL)
-    return {
-        name: re.findall(r"(\w+)(?:\[\d+\])?;", body) for name, body in re.findall(r"struct (\w+) \{(.*?)\n\};", text, re.DOTALL)
-    }  # fmt: skip
+    structs = re.findall(r"struct (\w+) \{(.*?)\n\};", text, re.DOTALL)
+    return {name: re.findall(r"(\w+)(?:\[\d+\])?;", body) for name, body in structs}
 
 
 @pytest.fixture(scope="module")

@@ -40,11 +40,11 @@ struct fake_event {
 static struct {
 	pthread_mutex_t lock;
 	struct fake_stream streams[FAKE_STREAMS]; /* the first is the legacy stream */
-	uint64_t cost;                            /* of a launch, ns */
+	_Atomic uint64_t cost;                    /* of a launch, ns */
 	_Atomic uint64_t launches, captured, most_in_flight;
 	uint64_t done_at[1 << 16]; /* of each launch */
 	_Atomic uint64_t timing_events_recorded;
-	int pushed;
+	_Atomic int pushed; /* contexts, less those popped */
 	void (*on_launch)(void);
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .streams = {{.alive = true, .blocking = true}}};
 
@@ -241,13 +241,13 @@ static CUresult fake_current(CUcontext *context)
 
 static CUresult fake_push(CUcontext context)
 {
-	__atomic_add_fetch(&fake.pushed, 1, __ATOMIC_SEQ_CST);
+	fake.pushed++;
 	return CUDA_SUCCESS;
 }
 
 static CUresult fake_pop(CUcontext *context)
 {
-	CHECK(__atomic_sub_fetch(&fake.pushed, 1, __ATOMIC_SEQ_CST) >= 0);
+	CHECK(fake.pushed-- > 0);
 	*context = FAKE_CONTEXT;
 	return CUDA_SUCCESS;
 }

@@ -4,6 +4,7 @@
 
 #include "fake_gpu.h"
 
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -70,16 +71,16 @@ static inline void scheduler_expect(uint16_t type, void *payload, size_t size)
 	memcpy(payload, bytes, size);
 }
 
-/* True when the client hung up, or anything else came. */
-static inline bool scheduler_hears_something(int within_ms)
+/* Nothing comes for a while; USAGE does not count. */
+static inline void scheduler_expect_silence(int for_ms)
 {
-	struct timeval patience = {.tv_usec = within_ms * 1000};
-	char byte;
-	setsockopt(scheduler.client, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	ssize_t got = recv(scheduler.client, &byte, 1, MSG_PEEK);
-	patience = (struct timeval){.tv_sec = 20};
-	setsockopt(scheduler.client, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	return got >= 0;
+	struct nvs_usage usage;
+	uint64_t end = nvs_now_ns() + (uint64_t)for_ms * NVS_NS_PER_MS;
+	for (uint64_t now = nvs_now_ns(); now < end; now = nvs_now_ns()) {
+		struct pollfd watched = {.fd = scheduler.client, .events = POLLIN};
+		if (poll(&watched, 1, (int)((end - now) / NVS_NS_PER_MS) + 1) > 0)
+			scheduler_expect(NVS_USAGE, &usage, sizeof(usage));
+	}
 }
 
 static inline void scheduler_vanish(void)

@@ -108,6 +108,7 @@ static void occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_a
 	/* GIVEN kernels of a known cost, back to back */
 	struct nvs_usage_counters before, after;
 	learn_cost(200 * NVS_NS_PER_US);
+	nvs_self->next_sample = nvs_self->submissions; /* all of them belong to samples taken here */
 	nvs_meter_usage(0, &before);
 	uint64_t start = nvs_now_ns();
 	for (int i = 0; i < 1000; i++)
@@ -131,7 +132,7 @@ static void short_kernels_are_sampled_rarely_and_long_ones_always(void)
 	for (int i = 0; i < 10000; i++)
 		fake_submit(NULL);
 	uint64_t samples = (fake.timing_events_recorded - before) / 2;
-	CHECK(samples >= 20 && samples <= 100); /* about one in 200 */
+	CHECK(samples >= 5 && samples <= 50); /* about one in 800 */
 	CHECK(nvs_gate_drain(60000));
 	nvs_meter_poll();
 	learn_cost(10 * NVS_NS_PER_MS);

@@ -104,6 +104,12 @@ static void running(uint64_t number, uint32_t flags, uint32_t quantum_ms)
 	pthread_join(submitter, NULL);
 }
 
+static void wait_for_gate(enum nvs_gate_state state)
+{
+	while (atomic_load(&nvs_gate) != state)
+		nvs_sleep_ns(100 * NVS_NS_PER_US);
+}
+
 static struct nvs_lock_released expect_release(uint64_t number, uint32_t reason)
 {
 	struct nvs_lock_released released;
@@ -132,7 +138,7 @@ static void registers_with_uuid_and_environment(void)
 	CHECK(nvs_link_view(hello.gpus[0].uuid, &card, &allocated) && card == 1024 * MIB && allocated == 0);
 	CHECK(!nvs_link_view("GPU-other", &card, &allocated));
 	CHECK(nvs_link_attach(0) == CUDA_SUCCESS); /* again: costs nothing, tells nothing */
-	CHECK(!scheduler_hears_something(20));
+	scheduler_expect_silence(20);
 }
 
 static void runs_natively_without_a_scheduler(void)
@@ -173,7 +179,8 @@ static void a_refusal_for_the_version_is_final(void)
 	SCHEDULER_SEND(NVS_REFUSED, struct nvs_refused message = {.version = 9, .code = 1, .reason = "too old"});
 	CHECK(result_of(attaching) == CUDA_SUCCESS);
 	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
-	CHECK(scheduler_hears_something(20000)); /* it hangs up */
+	char byte;
+	CHECK(recv(scheduler.client, &byte, 1, 0) == 0); /* it hangs up */
 	fcntl(scheduler.listening, F_SETFL, O_NONBLOCK);
 	nvs_sleep_ns(300 * NVS_NS_PER_MS);
 	CHECK(accept(scheduler.listening, NULL, NULL) < 0); /* and does not come back */
@@ -189,7 +196,7 @@ static void nothing_is_submitted_before_the_grant(void)
 	pthread_t submitter = start_submitting(3);
 	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
 	CHECK(atomic_load(&landed) == 0);
-	CHECK(!scheduler_hears_something(20)); /* asked once */
+	scheduler_expect_silence(20); /* asked once */
 	/* WHEN it is granted, THEN it goes, and goes on */
 	grant(0, 7, 0, 0);
 	pthread_join(submitter, NULL);
@@ -239,7 +246,7 @@ static void an_idle_holder_gives_up_its_turn_only_when_others_wait(void)
 {
 	registered(NVS_SCHED_ON);
 	running(7, 0, 0);
-	CHECK(!scheduler_hears_something(60) || true); /* usage may come */
+	scheduler_expect_silence(60);
 	grant(0, 7, NVS_FLAG_CONTENDED, 0); /* the same grant on new terms */
 	expect_release(7, NVS_RELEASE_IDLE);
 }
@@ -248,7 +255,7 @@ static void a_contended_turn_ends_by_itself_after_its_quantum(void)
 {
 	registered(NVS_SCHED_ON);
 	fake.cost = NVS_NS_PER_MS;
-	running(7, NVS_FLAG_CONTENDED, 100);
+	running(7, NVS_FLAG_EXCLUSIVE | NVS_FLAG_CONTENDED, 100);
 	pthread_t submitter = start_submitting(2000); /* busy all the time: not idle */
 	expect_release(7, NVS_RELEASE_ENDED);
 	struct nvs_req_lock asked; /* the submitter is still at it */
@@ -264,8 +271,7 @@ static void sched_off_lets_everything_through(void)
 	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
 	/* WHEN it is switched on, THEN a grant is needed */
 	SCHEDULER_SEND(NVS_SCHED_ON, struct nvs_sched_on message = {.client_id = ID});
-	while (atomic_load(&nvs_gate) != NVS_GATE_SHUT)
-		nvs_sleep_ns(100000);
+	wait_for_gate(NVS_GATE_SHUT);
 	running(7, 0, 0);
 	/* WHEN it is switched off, THEN not */
 	pthread_t submitter;
@@ -395,16 +401,14 @@ static void work_goes_on_without_the_scheduler_and_is_told_when_it_is_back(void)
 	/* WHEN it vanishes, THEN submissions go through */
 	scheduler_vanish();
 	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
-	while (atomic_load(&nvs_gate) != NVS_GATE_OPEN)
-		nvs_sleep_ns(100000);
+	wait_for_gate(NVS_GATE_OPEN);
 	nvs_link_release(0, 4 * MIB);
 	/* WHEN it is back, THEN it is told who this is and what is held, and the turn goes on */
 	scheduler_listen();
 	struct hello hello = accept_client(NVS_SCHED_ON);
 	CHECK(hello.fields.previous_id == ID);
 	CHECK(hello.gpus[0].allocated == 6 * MIB && hello.gpus[0].resident == 6 * MIB && hello.gpus[0].grant == 7);
-	while (atomic_load(&nvs_gate) != NVS_GATE_PACED)
-		nvs_sleep_ns(100000);
+	wait_for_gate(NVS_GATE_PACED);
 	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
 }
 
@@ -420,8 +424,7 @@ static void a_submitter_that_waits_is_let_go_when_the_scheduler_vanishes(void)
 	scheduler_listen();
 	struct hello hello = accept_client(NVS_SCHED_ON);
 	CHECK(hello.gpus[0].grant == 0);
-	while (atomic_load(&nvs_gate) != NVS_GATE_SHUT)
-		nvs_sleep_ns(100000);
+	wait_for_gate(NVS_GATE_SHUT);
 	running(1, 0, 0);
 }
 
@@ -447,6 +450,7 @@ static void rubbish_ends_the_connection_not_the_program(void)
 	scheduler_send(NVS_LOCK_OK, "short", 5);
 	close(scheduler.client);
 	accept_client(NVS_SCHED_ON);
+	wait_for_gate(NVS_GATE_SHUT);
 	running(1, 0, 0);
 }
 
@@ -484,6 +488,13 @@ static void usage_is_reported_while_work_is_done(void)
 	CHECK(usage.submissions == 51 && usage.window == NVS_WINDOW_MAX && usage.occupied_us <= 150000);
 }
 
+/* The thread sanitizer gives up on a forked child that starts threads, unless told otherwise. */
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+	return "die_after_fork=0:atexit_sleep_ms=0";
+}
+
 /* Each in a process of its own, for the library reads its environment once. */
 static void run(const char *name, void (*test)(void), const char *directory)
 {
@@ -495,7 +506,6 @@ static void run(const char *name, void (*test)(void), const char *directory)
 		fake_install(0);
 		alarm(60);
 		test();
-		CHECK(fake.pushed == 0);
 		unlink(scheduler.path);
 		_exit(0);
 	}

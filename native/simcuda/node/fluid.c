@@ -1,6 +1,7 @@
-/* Work and time. Every engine of every GPU is a fluid server: contexts that have compute work share a GPU's compute engine
- * evenly, with the loss of time-slicing; copies of one direction share the link of their GPU evenly. Between two events (a
- * submission ends, or needs its engine) all rates are constant, so the state moves exactly from event to event. */
+/* Work and time. Every engine of every GPU is a fluid server: contexts that have compute work share a GPU's compute
+ * engine evenly, with the loss of time-slicing; copies of one direction share the link of their GPU evenly. Between two
+ * events (a submission ends, or needs its engine) all rates are constant, so the state moves exactly from event to
+ * event. */
 #include <math.h>
 #include <string.h>
 
@@ -118,7 +119,8 @@ static void settle(struct nvs_node *node)
 	}
 }
 
-/* Two classes share a link: pageable copies can take no more than the host's copying gives, pinned ones take the rest. */
+/* Two classes share a link: pageable copies can take no more than the host's copying gives, pinned ones take the rest.
+ */
 static void share_link(double total, double pageable, int pinned_count, int pageable_count, double rate[2])
 {
 	int all = pinned_count + pageable_count;
@@ -144,10 +146,10 @@ static void compute_rates(struct nvs_node *node, struct rates rates[NVS_GPUS])
 		int computing = users[gpu][NVS_COMPUTE][0], *in = users[gpu][NVS_H2D], *out = users[gpu][NVS_D2H];
 		bool both_ways = in[0] + in[1] > 0 && out[0] + out[1] > 0;
 		rates[gpu].compute = computing <= 1 ? 1 : profile->timeslice_efficiency / computing;
-		share_link(1e-9 * (both_ways ? profile->link_duplex : profile->link_h2d), 1e-9 * profile->pageable_h2d, in[0],
-		    in[1], rates[gpu].link[NVS_H2D]);
-		share_link(1e-9 * (both_ways ? profile->link_duplex : profile->link_d2h), 1e-9 * profile->pageable_d2h, out[0],
-		    out[1], rates[gpu].link[NVS_D2H]);
+		share_link(1e-9 * (both_ways ? profile->link_duplex : profile->link_h2d), 1e-9 * profile->pageable_h2d,
+		    in[0], in[1], rates[gpu].link[NVS_H2D]);
+		share_link(1e-9 * (both_ways ? profile->link_duplex : profile->link_d2h), 1e-9 * profile->pageable_d2h,
+		    out[0], out[1], rates[gpu].link[NVS_D2H]);
 	}
 }
 
@@ -168,7 +170,8 @@ static double next_event(struct nvs_node *node, const struct rates rates[NVS_GPU
 		struct nvs_slot *slot = &node->slots[i];
 		for (int engine = 0; engine < NVS_ENGINES; engine++)
 			if (slot->current[engine] != 0)
-				next = fmin(next, time_left(&rates[slot->gpu], nvs_slot_op(slot, slot->current[engine])));
+				next =
+				    fmin(next, time_left(&rates[slot->gpu], nvs_slot_op(slot, slot->current[engine])));
 	}
 	return next;
 }
@@ -289,8 +292,8 @@ void nvs_slot_owner_done(struct nvs_node *node, int index, uint64_t seq)
 	nvs_node_wake(node);
 }
 
-/* Both bounds hold while nobody dies: no rate can rise before the next event, and what stands before it in its own queue
- * takes at least as long as it takes alone. */
+/* Both bounds hold while nobody dies: no rate can rise before the next event, and what stands before it in its own
+ * queue takes at least as long as it takes alone. */
 double nvs_slot_earliest(struct nvs_node *node, int index, uint64_t seq)
 {
 	struct nvs_slot *slot = &node->slots[index];

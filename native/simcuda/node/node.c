@@ -181,7 +181,8 @@ void nvs_node_unlock(struct nvs_node *node)
 static void futex_sleep(struct nvs_node *node, uint32_t seen, int64_t ns)
 {
 	struct timespec timeout = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
-	/* The kernel may lengthen a sleep by the thread's slack, 50 us unless told: too much for work that takes as long. */
+	/* The kernel may lengthen a sleep by the thread's slack, 50 us unless told: too much for work that takes as
+	 * long. */
 	int slack = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
 	prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
 	syscall(SYS_futex, &node->wake, FUTEX_WAIT, seen, &timeout, NULL, 0);

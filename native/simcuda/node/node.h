@@ -1,11 +1,12 @@
-/* The state of a simulated node, shared by every process that uses it: one file, mapped by all, guarded by one robust lock.
+/* The state of a simulated node, shared by every process that uses it: one file, mapped by all, guarded by one robust
+ * lock.
  *
- * Nobody runs in the background. Whoever touches the node first brings it up to the present (nvs_node_advance), so what a
- * process sees is always what a driver that never sleeps would have done. Time in here is simulated: nanoseconds since the
- * node was made, `speed` times as fast as the wall clock.
+ * Nobody runs in the background. Whoever touches the node first brings it up to the present (nvs_node_advance), so what
+ * a process sees is always what a driver that never sleeps would have done. Time in here is simulated: nanoseconds
+ * since the node was made, `speed` times as fast as the wall clock.
  *
- * Rules: fields are read and written with the lock held, except where a comment says otherwise. A process that dies with the
- * lock held leaves at worst a step half done; the next one to lock repairs the sums (nvs_node_lock). */
+ * Rules: fields are read and written with the lock held, except where a comment says otherwise. A process that dies
+ * with the lock held leaves at worst a step half done; the next one to lock repairs the sums (nvs_node_lock). */
 #ifndef NVS_SIM_NODE_H
 #define NVS_SIM_NODE_H
 
@@ -69,8 +70,8 @@ struct nvs_dep {
 
 struct nvs_op {
 	uint64_t seq, next; /* next in the same queue, 0: last */
-	double gap;         /* ns before the engine is needed (launch latency, page faults); 0 where there is no engine */
-	double work;        /* NVS_COMPUTE: ns when alone; copies: bytes */
+	double gap;  /* ns before the engine is needed (launch latency, page faults); 0 where there is no engine */
+	double work; /* NVS_COMPUTE: ns when alone; copies: bytes */
 	double done_at;
 	uint64_t done_order;
 	uint64_t bytes; /* for the counters */
@@ -108,7 +109,7 @@ struct nvs_node {
 	char name[64];
 	struct nvs_profile profile;
 	pthread_mutex_t lock;
-	uint32_t wake; /* futex: bumped when waiting longer than was computed may be wrong */
+	uint32_t wake;     /* futex: bumped when waiting longer than was computed may be wrong */
 	uint32_t slot_top; /* no slot in use at or above */
 	int64_t epoch_wall_ns, reaped_wall_ns;
 	double time; /* everything is settled up to here */
@@ -126,7 +127,8 @@ struct nvs_node *nvs_node_open(void);
 void nvs_node_lock(struct nvs_node *node);
 void nvs_node_unlock(struct nvs_node *node);
 double nvs_node_now(const struct nvs_node *node);
-/* Sleep without the lock until simulated time `until`, `node->wake` differs from `seen`, or 20 ms of wall time passed. */
+/* Sleep without the lock until simulated time `until`, `node->wake` differs from `seen`, or 20 ms of wall time passed.
+ */
 void nvs_node_sleep(struct nvs_node *node, double until, uint32_t seen);
 /* Let every sleeper look again. */
 void nvs_node_wake(struct nvs_node *node);
@@ -168,7 +170,8 @@ double nvs_slot_earliest(struct nvs_node *node, int slot, uint64_t seq);
 void nvs_slot_clear(struct nvs_node *node, int slot);
 /* Share of the last wall second in which the GPU computed, 0 to 1. */
 double nvs_gpu_utilization(const struct nvs_node *node, unsigned gpu);
-/* ns that a kernel keeps its card busy when alone; Profile.kernel_seconds in profiles.py without the launch overhead. */
+/* ns that a kernel keeps its card busy when alone; Profile.kernel_seconds in profiles.py without the launch overhead.
+ */
 double nvs_kernel_ns(const struct nvs_profile *profile, double bytes, double flops);
 
 #endif

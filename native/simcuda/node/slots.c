@@ -10,7 +10,8 @@
 
 #define REAP_EVERY_NS 20000000
 
-/* Start time of a process in clock ticks since boot; 0 when it is gone or only its entry is left (a zombie owns nothing). */
+/* Start time of a process in clock ticks since boot; 0 when it is gone or only its entry is left (a zombie owns
+ * nothing). */
 static uint64_t process_start(int pid)
 {
 	char path[40], text[1024];

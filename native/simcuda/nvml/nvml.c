@@ -223,6 +223,7 @@ NVML nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 	if (result != NVML_SUCCESS)
 		return result;
 	nvs_node_lock(node);
+	nvs_slot_reap(node, true);
 	memory->total = node->profile.memory_bytes;
 	memory->used = node->gpus[device->gpu].used;
 	nvs_node_unlock(node);
@@ -280,7 +281,8 @@ static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, void *infos,
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	for (unsigned i = 0; i < *count; i++) {
 		if (with_instances)
-			((nvmlProcessInfo_v2_t *)infos)[i] = (nvmlProcessInfo_v2_t){found[i].pid, found[i].used, ~0u, ~0u};
+			((nvmlProcessInfo_v2_t *)infos)[i] =
+			    (nvmlProcessInfo_v2_t){found[i].pid, found[i].used, ~0u, ~0u};
 		else
 			((nvmlProcessInfo_v1_t *)infos)[i] = found[i];
 	}

@@ -105,7 +105,7 @@ def plain_errors() -> Iterator[None]:
         yield
     except NoCards as error:
         fail(f"{error}. Without a GPU use --sim 2xT4 (simulated) or --model 2xT4 (computed)", 2)
-    except (SchedulerError, SimError, NativeMissing, TeamStalled) as error:
+    except (SchedulerError, SimError, NativeMissing, TeamStalled, mission.BaselineFailed) as error:
         fail(str(error), 1)
     except KeyboardInterrupt:
         fail("interrupted; nothing was left running", 130)

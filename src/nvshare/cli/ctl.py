@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console, Group
+from rich.console import Console, Group, JustifyMethod
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -173,26 +173,22 @@ def status_view(snapshot: dict[str, Any]) -> Group:
     return Group(header, _gpu_table(snapshot["gpus"]), body)
 
 
-def _table(*columns: tuple[str, str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name, justify in columns:
-        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True, overflow="ellipsis")
+def _table(*columns: str, flexible: str) -> Table:
+    """A table whose columns are as wide as their content, but for one that gives way. Numbers begin with ``>``."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for column in columns:
+        name = column.removeprefix(">")
+        justify: JustifyMethod = "left" if name == column else "right"
+        table.add_column(name, justify=justify, no_wrap=name != flexible, overflow="ellipsis")
     return table
 
 
 def _gpu_table(gpus: list[dict[str, Any]]) -> Table:
-    table = _table(
-        ("GPU", ""),
-        ("CARD", ""),
-        ("ALLOCATED", "right"),
-        ("OF", "right"),
-        ("RUN", "right"),
-        ("WAIT", "right"),
-        ("POLICY", ""),
-    )
-    for gpu in gpus:
+    table = _table("GPU", "UUID", "CARD", ">ALLOCATED", ">OF", ">RUN", ">WAIT", "POLICY", flexible="CARD")
+    for index, gpu in enumerate(gpus):
         table.add_row(
-            _short_uuid(gpu["uuid"]),
+            f"#{index}",
+            gpu["uuid"][:12],
             gpu["name"],
             config.format_size(gpu["allocated"]),
             config.format_size(gpu["capacity"]),
@@ -204,39 +200,25 @@ def _gpu_table(gpus: list[dict[str, Any]]) -> Table:
 
 
 def _client_table(snapshot: dict[str, Any]) -> Table:
-    labels = {group["id"]: group.get("label") or "" for group in snapshot["groups"]}
-    table = _table(
-        ("CLIENT", ""), ("PID", "right"), ("NAME", ""), ("OWNER", ""), ("GPU", ""), ("STATE", ""),
-        ("MEMORY", "right"), ("LIMIT", "right"), ("BUSY", "right"),
-    )  # fmt: skip
+    labels = {group["id"]: group["label"] for group in snapshot["groups"]}
+    places = {gpu["uuid"]: f"#{index}" for index, gpu in enumerate(snapshot["gpus"])}
+    table = _table("CLIENT", ">PID", "TASK", "GPU", "STATE", ">MEMORY", ">LIMIT", ">BUSY", flexible="TASK")
     for client in snapshot["clients"]:
-        limit = client.get("mem_limit")
-        for place, gpu in enumerate(client["gpus"]):
-            first = place == 0
-            table.add_row(
-                client["id"] if first else "",
-                str(client["pid"]) if first else "",
-                client["name"][:15] if first else "",
-                _owner(client, labels)[:20] if first else "",
-                _short_uuid(gpu["uuid"]),
-                client["state"] if first else "",
-                config.format_size(gpu["allocated"]),
-                config.format_size(limit) if limit else "-",
-                f"{gpu['occupied_s']:.1f} s",
-            )
+        who = (client["id"], str(client["pid"]), _task(client, labels))
+        limit = config.format_size(client["mem_limit"]) if client["mem_limit"] else "-"
+        for gpu in client["gpus"]:
+            busy = f"{gpu['occupied_s']:.1f} s"
+            memory = config.format_size(gpu["allocated"])
+            table.add_row(*who, places[gpu["uuid"]], client["state"], memory, limit, busy)
+            who = ("", "", "")
     return table
 
 
-def _owner(client: dict[str, Any], labels: dict[str, str]) -> str:
-    if client.get("pod"):
-        return f"{client.get('namespace') or ''}/{client['pod']}"
-    group = str(client["group"])
-    return labels.get(group) or ("" if group.startswith("process:") else group)
-
-
-def _short_uuid(uuid: str) -> str:
-    """Enough of a UUID to tell the cards of one node apart."""
-    return uuid[:12]
+def _task(client: dict[str, Any], labels: dict[str, str]) -> str:
+    """What people call it: its pod, the name of its run, else the program's."""
+    if client["pod"]:
+        return f"{client['namespace']}/{client['pod']}"
+    return labels.get(client["group"]) or str(client["name"])
 
 
 if __name__ == "__main__":

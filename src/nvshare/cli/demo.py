@@ -71,7 +71,9 @@ def command(json_path: Path | None) -> None:
         with console.status("starting") as status:
             chosen = demo.scenes(_speed_of(place, backend), _SCENE_WALL_SECONDS * place.speed)
             for scene, row in demo.play(backend, chosen, lambda title: _follow(status, title)):
+                status.stop()  # while it lives it takes standard output for itself
                 click.echo(f"{row.test}. {scene.title} ({row.source})\n{task_report(row.details)}\n")
+                status.start()
                 played.append((scene, row))
     rows = [row for _, row in played]
     click.echo(f"{RULE}\n{summary_table(rows)}\n{RULE}")

@@ -35,10 +35,10 @@ def docker_arguments(library: Path, socket: Path) -> list[str]:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--sim", "spec", metavar="NODE", help="For a simulated node, e.g. 2xT4; starts it.")
-@click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Speed of the simulated node.")
+@click.option("--speed", type=float, help="How many times as fast as life the simulated node runs. Default: 1.")
 @click.option("--docker", is_flag=True, help="Print arguments for docker run.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(spec: str | None, speed: float, docker: bool, as_json: bool) -> None:
+def command(spec: str | None, speed: float | None, docker: bool, as_json: bool) -> None:
     """Print what a shell or a container needs to take part.
 
     \b

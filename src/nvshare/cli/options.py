@@ -8,7 +8,6 @@ import click
 
 from nvshare import config
 
-
 if TYPE_CHECKING:
     _Parameter = click.ParamType[int]
 else:

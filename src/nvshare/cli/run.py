@@ -42,7 +42,7 @@ class Surroundings:
     simulated: str | None = None
 
 
-def surroundings(spec: str | None, speed: float) -> Surroundings:
+def surroundings(spec: str | None, speed: float | None) -> Surroundings:
     """The machine's own GPUs, or a simulated node (made when it is not there); ends the command when it cannot be."""
     if spec is None:
         socket = config.find_socket()
@@ -50,11 +50,13 @@ def surroundings(spec: str | None, speed: float) -> Surroundings:
             socket = config.user_socket()
         return Surroundings(socket, {})
     try:
-        sim.parse_node(spec)
-    except ValueError as error:
+        node = sim.up(spec, speed)
+        variables = node.env()
+    except (ValueError, sim.SimError) as error:
         fail(str(error), 2)
-    node = sim.up(spec, speed=speed)
-    return Surroundings(node.socket, node.env(), node.name)
+    except native.NativeMissing as error:
+        fail(str(error), 1)
+    return Surroundings(node.socket, variables, node.name)
 
 
 def start_scheduler(
@@ -205,7 +207,7 @@ def _end_leftovers() -> None:
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False})
 @click.option("--mem", type=SIZE, help="Memory quota of the command and all its processes together, e.g. 4GiB.")
 @click.option("--sim", "spec", metavar="NODE", help="On a simulated node, e.g. 2xT4.")
-@click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Speed of the simulated node.")
+@click.option("--speed", type=float, help="How many times as fast as life the simulated node runs. Default: 1.")
 @click.option("--card-memory", type=SIZE, help="When a scheduler is started: bytes all tasks may allocate on a card.")
 @click.option("--mode", type=click.Choice(config.MODES), help="When a scheduler is started: how tasks share a card.")
 @click.option("--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks.")
@@ -214,7 +216,7 @@ def _end_leftovers() -> None:
 def command(
     mem: int | None,
     spec: str | None,
-    speed: float,
+    speed: float | None,
     card_memory: int | None,
     mode: str | None,
     priority: str | None,

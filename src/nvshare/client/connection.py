@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from nvshare.wire import messages as wire
 from nvshare.wire.codec import Decoder, Encoder, ProtocolError, VersionMismatch
+
+_BUSY_PAUSE = 0.005  # seconds
 
 
 class SchedulerError(Exception):
@@ -40,13 +43,23 @@ class Connection:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(timeout)
         try:
-            self._socket.connect(str(path))
+            self._connect(time.monotonic() + timeout)
         except OSError as error:
             self._socket.close()
             raise NoScheduler(
                 f"no scheduler answers on {path} ({error.strerror or error}); start one with: nvshare-scheduler --user"
                 " (or as root: nvshare-scheduler), or let `nvshare run` do it"
             ) from error
+
+    def _connect(self, deadline: float) -> None:
+        while True:
+            try:
+                self._socket.connect(str(self.path))
+                return
+            except BlockingIOError:  # its queue of new connections is full: it is there, and busy
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_BUSY_PAUSE)
 
     def __enter__(self) -> Connection:
         return self

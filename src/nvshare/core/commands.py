@@ -25,7 +25,7 @@ class SchedOff(Command):
 
 @dataclass(frozen=True)
 class Grant(Command):
-    """LOCK_OK. Issued again with the same number when only its terms change, or when the client asks for what it has."""
+    """LOCK_OK. Issued again with the same number when its terms change, or when the client asks for what it has."""
 
     client: int
     gpu: str

@@ -43,6 +43,7 @@ class Turns:
         place.need = need
         if client.ticket:
             client.asked = True
+            self._unsettled[place.gpu.uuid] = place.gpu  # it may need less than before
             return
         held_before = place.standing is RUNNING
         if self._holds_some(client) and self._complete(client):
@@ -111,6 +112,8 @@ class Turns:
         if takes_turns(self.node.settings, gpu) is not gpu.turns:
             self._apply_policy([gpu])
             self.rebound()
+        elif gpu.queue:
+            self._unsettled[gpu.uuid] = gpu  # the next may fit now
 
     def settings_changed(self) -> None:
         self._apply_policy(list(self.node.gpus.values()))

@@ -176,6 +176,18 @@ def reply(**fields: Any) -> bytes:
     return json.dumps({"ok": True, **fields}, separators=(",", ":")).encode()
 
 
+def status_reply(status: dict[str, Any]) -> bytes:
+    """The answer to ``status``, entry by entry: the encoder keeps all other threads waiting while it is at work."""
+    parts = []
+    for name, value in status.items():
+        if isinstance(value, list):
+            text = "[" + ",".join(json.dumps(entry, separators=(",", ":")) for entry in value) + "]"
+        else:
+            text = json.dumps(value, separators=(",", ":"))
+        parts.append(f"{json.dumps(name)}:{text}")
+    return ('{"ok":true,"status":{' + ",".join(parts) + "}}").encode()
+
+
 def refusal(error: ControlError) -> bytes:
     """An answer that says what is allowed."""
     return json.dumps({"ok": False, "error": str(error)}).encode()

@@ -97,6 +97,8 @@ def answers(path: Path) -> bool:
         probe.settimeout(_PATIENCE)
         try:
             probe.connect(str(path))
+        except BlockingIOError:
+            return True  # so many want to connect that we would have to wait
         except OSError:
             return False
         return True

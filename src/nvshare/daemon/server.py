@@ -287,28 +287,34 @@ class Daemon:
         connection.wait_for_reply()
         self._asked_status.append(connection)
         if len(self._asked_status) == 1:
-            self.loop.call_at(self._status_again, self._tell_status)
+            self.loop.call_at(self._status_again, self._take_status)
 
-    def _tell_status(self) -> None:
+    def _take_status(self) -> None:
         asked, self._asked_status = self._asked_status, []
         started = self.loop.time()
-        answer = wire.ControlReply(control.reply(status=self._status()))
+        snapshot = self._core.snapshot(self.now())
+        self._status_again = self.loop.time() + (self.loop.time() - started) / STATUS_SHARE
+        threading.Thread(target=self._write_status, args=(snapshot, asked), daemon=True).start()
+
+    def _write_status(self, snapshot: Snapshot, asked: list[ClientConnection]) -> None:
+        """In a thread of its own: turning a snapshot into text takes longer than taking it."""
+        answer = control.status_reply({**snapshot.to_dict(), "scheduler": self._about})
+        with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+            self.loop.call_soon_threadsafe(self._tell_status, answer, asked)
+
+    def _tell_status(self, answer: bytes, asked: list[ClientConnection]) -> None:
         for connection in asked:
-            connection.send(answer)
-        finished = self.loop.time()
-        self._status_again = finished + (finished - started) / STATUS_SHARE
-        for connection in asked:
+            connection.send(wire.ControlReply(answer))
             connection.continue_reading()
 
-    def _status(self) -> dict[str, Any]:
-        snapshot = self._core.snapshot(self.now()).to_dict()
-        return {**snapshot, "scheduler": self._about}
+    def _snapshot(self) -> dict[str, Any]:
+        return self._core.snapshot(self.now()).to_dict()
 
     def _set(self, connection: ClientConnection, request: control.Request) -> dict[str, Any]:
         event = control.settings_change(self.now(), self._core.settings, request)
         self._require_operator(connection)
         self.dispatch(event)
-        return {"settings": self._status()["settings"]}
+        return {"settings": self._snapshot()["settings"]}
 
     def legacy_setting(self, connection: ClientConnection, message: wire.Message) -> None:
         """SET_TQ, SCHED_ON and SCHED_OFF from a control program: a setting without a reply."""
@@ -327,7 +333,7 @@ class Daemon:
         self._require_operator(connection)
         group = self._group_of(target)
         self.dispatch(control.limits_change(self.now(), group, request))
-        shown = (entry for entry in self._status()["groups"] if entry["id"] == group)
+        shown = (entry for entry in self._snapshot()["groups"] if entry["id"] == group)
         return {"group": next(shown, {"id": group})}
 
     def _group_of(self, target: control.Target) -> str:

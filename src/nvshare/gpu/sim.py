@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import struct
 import time
 from collections.abc import Iterator
@@ -285,19 +286,26 @@ def _start_time(pid: int) -> int:
     return 0 if fields[0] in "ZXx" else int(fields[19])
 
 
+def _scheduler_pid(directory: Path) -> int | None:
+    """The node's scheduler: who listens on its socket, else who its pid file names."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(str(directory / config.SOCKET_NAME))
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return int(struct.unpack("3i", credentials)[0])
+    with contextlib.suppress(OSError, ValueError):
+        return int((directory / "scheduler.pid").read_text())
+    return None
+
+
 def _stop_scheduler(directory: Path) -> None:
     """End the node's scheduler, if there is one, and wait until it is gone."""
-    try:
-        pid = int((directory / "scheduler.pid").read_text())
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (OSError, ValueError):
-        return
-    if b"nvshare" not in command:
-        return  # the number was taken by another program
-    started = _start_time(pid)
+    pid = _scheduler_pid(directory)
+    started = _start_time(pid) if pid else 0
+    if pid is None or not started or b"nvshare" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        return  # gone, and perhaps its number was taken by another program
     for step in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, step)
         deadline = time.monotonic() + _STOP_GRACE
-        while started and _start_time(pid) == started and time.monotonic() < deadline:
+        while _start_time(pid) == started and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from nvshare import config
-from nvshare.lab.mission import Row, make_row
+from nvshare.lab.mission import BaselineFailed, Row, make_row
 from nvshare.lab.outcome import Backend, Progress, RunPlan, TaskPlan, ignore_progress
 from nvshare.lab.workloads.spec import WORKLOADS, Workload
 
@@ -88,6 +88,8 @@ def play(backend: Backend, scenes: list[Scene], started: Callable[[str], Progres
         if scene.solo not in plain:
             alone = RunPlan((replace(scene.tasks[-1], name="plain"),), shared=False)
             outcome = backend.run(alone, started(f"{scene.solo.name} without nvshare, to compare"))
+            if outcome.tasks[0].status != "PASS":
+                raise BaselineFailed(f"{scene.solo.name} fails without nvshare too: {'; '.join(outcome.messages)}")
             plain[scene.solo] = outcome.tasks[0].loop_seconds
         outcome = backend.run(RunPlan(scene.tasks), started(scene.title))
         row = make_row(number, scene.title, scene.solo.name, "auto", outcome, backend.source, plain[scene.solo])

@@ -136,6 +136,10 @@ def make_row(
     )
 
 
+class BaselineFailed(Exception):
+    """A workload does not run here even without nvshare."""
+
+
 Started = Callable[[Scenario], Progress]  # told when a scenario begins; gives what is to be told how far it is
 
 
@@ -156,8 +160,14 @@ class Mission:
         return [self.baseline(name) for name in plain] + [self.run(scenario) for scenario in chosen]
 
     def baseline(self, name: str) -> Row:
+        """The plain run of a workload; ``BaselineFailed`` when there is nothing to compare with."""
         if name not in self._baselines:
-            self._baselines[name] = self._measure(BASELINES[name], None)
+            row = self._measure(BASELINES[name], None)
+            if not row.passed:
+                raise BaselineFailed(
+                    f"{name} fails without nvshare too: {'; '.join(row.messages) or 'it said nothing'}"
+                )
+            self._baselines[name] = row
         return self._baselines[name]
 
     def run(self, scenario: Scenario) -> Row:

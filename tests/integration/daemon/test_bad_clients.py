@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import struct
@@ -29,8 +30,8 @@ BEFORE_REGISTER = {
     "oversized": (lambda gpu: wire.HEADER.pack(wire.MAGIC, wire.VERSION, 1, wire.MAX_REQUEST + 1, 1), "at most"),
     "truncated payload": (lambda gpu: frame(wire.MessageType.REGISTER, b"short"), "REGISTER does not parse"),
     "frame number skipped": (lambda gpu: frame(wire.MessageType.REGISTER, register(gpu), sequence=7), "expected 1"),
-    "message before REGISTER": (lambda gpu: frame(wire.MessageType.REQ_LOCK, wire.ReqLock(0).pack()), "before REGISTER"),
-    "message of the scheduler": (lambda gpu: frame(wire.MessageType.LOCK_OK, wire.LockOk(0, 1).pack()), "scheduler only"),
+    "message before REGISTER": (lambda gpu: frame(4, wire.ReqLock(0).pack()), "REQ_LOCK before REGISTER"),
+    "message of the scheduler": (lambda gpu: frame(5, wire.LockOk(0, 1).pack()), "LOCK_OK is sent by the scheduler"),
     "unknown GPU": (lambda gpu: frame(wire.MessageType.REGISTER, register(NO_GPU)), "not one of this scheduler's"),
     "too many GPUs": (
         lambda gpu: frame(wire.MessageType.REGISTER, wire.Register.STRUCT.pack(0, 0, 0, 0, 0, 999, *[b""] * 4)),
@@ -139,10 +140,8 @@ def test_client_that_never_reads_is_dropped_and_the_others_go_on(scheduler, conn
     deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     requests = b"".join(deaf.encoder.encode(wire.MemRequest(0, number, 2**63)) for number in range(60_000))
     # WHEN its unread answers pass the limit
-    try:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         deaf.send_bytes(requests)
-    except (BrokenPipeError, ConnectionResetError):
-        pass
     # THEN it is dropped, and the other is served
     assert good.take_turn().grant
     scheduler.wait_until(lambda status: [client["id"] for client in status["clients"]] == [f"{good.id:016x}"])

@@ -170,7 +170,11 @@ def test_another_user_may_look_but_not_change(scheduler):
         if directory.stat().st_uid == 0 and directory.name.startswith(("pytest", "node", "test")):
             directory.chmod(0o755)
     run = subprocess.run(
-        [sys.executable, "-c", script, str(scheduler.socket)], env=ENVIRONMENT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, str(scheduler.socket)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     # THEN it sees the status, and no more
     looked, *refused = run.stdout.splitlines()

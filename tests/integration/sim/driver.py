@@ -1,4 +1,4 @@
-"""The CUDA driver API for test programs: call any function by name, an error raises. Works with a real driver as well."""
+"""The CUDA driver API for test programs: call any function by name, an error raises. A real driver does as well."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, 
 from typing import Any
 
 KERNELS = ("nvs_add_f32", "nvs_scale_f32", "nvs_spin")
-PTX = ".version 7.0\n.target sm_70\n.address_size 64\n" + "".join(f".visible .entry {k}()\n{{ ret; }}\n" for k in KERNELS)
+PTX = ".version 7.0\n.target sm_70\n.address_size 64\n" + "".join(
+    f".visible .entry {k}()\n{{ ret; }}\n" for k in KERNELS
+)
 
 
 class CudaError(Exception):

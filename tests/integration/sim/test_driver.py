@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from nvshare.gpu.sim import SimNode
 
 ROOT = Path(__file__).parents[3]
 Run = Callable[..., str]
+Start = Callable[..., Any]
 
 
 def test_every_hooked_function_is_exported_and_found_by_name(node: SimNode, run: Run) -> None:
@@ -37,7 +39,8 @@ def test_get_proc_address_knows_versions_and_flags(node: SimNode, run: Run) -> N
         d = Driver(init=False)
         def find(name, version=13000, flags=0):
             pointer, status = c_void_p(), c_int(-1)
-            code = d.code("cuGetProcAddress_v2", c_char_p(name.encode()), byref(pointer), c_int(version), flags, byref(status))
+            args = c_char_p(name.encode()), byref(pointer), c_int(version), flags, byref(status)
+            code = d.code("cuGetProcAddress_v2", *args)
             return code, pointer.value, status.value
         def at(symbol):
             return ctypes.cast(getattr(d.library, symbol), c_void_p).value
@@ -111,7 +114,8 @@ def test_what_is_forbidden_while_a_stream_captures(node: SimNode, run: Run) -> N
         d.cuStreamBeginCapture_v2(s, c_int(0)); assert d.code("cuCtxSynchronize") == 900; assert broken(s)
         d.cuStreamBeginCapture_v2(s, c_int(0)); assert d.code("cuMemAlloc_v2", byref(graph), 5) == 900; assert broken(s)
         d.cuStreamBeginCapture_v2(s, c_int(2)); assert d.code("cuStreamSynchronize", s) == 900; assert broken(s)
-        d.cuStreamBeginCapture_v2(blocking, c_int(2)); assert d.code("cuEventRecord", event, None) == 906; assert broken(blocking)
+        d.cuStreamBeginCapture_v2(blocking, c_int(2))
+        assert d.code("cuEventRecord", event, None) == 906; assert broken(blocking)
         d.cuStreamBeginCapture_v2(s, c_int(2))
         d.cuEventRecord(event, s); assert d.code("cuEventQuery", event) == 907; assert broken(s)
         d.cuStreamBeginCapture_v2(s, c_int(0))
@@ -137,7 +141,7 @@ def test_a_forked_child_has_no_driver(node: SimNode, run: Run) -> None:
     )
 
 
-def test_programs_that_need_real_kernels_are_told_so(node: SimNode, start: Callable[..., object]) -> None:
+def test_programs_that_need_real_kernels_are_told_so(node: SimNode, start: Start) -> None:
     program = start(
         node,
         """
@@ -149,8 +153,8 @@ def test_programs_that_need_real_kernels_are_told_so(node: SimNode, start: Calla
         assert d.code("cuGetExportTable", byref(module), byref(module)) == 801
         """,
     )
-    program.finish()  # type: ignore[attr-defined]
-    lines = program.errors.splitlines()  # type: ignore[attr-defined]
+    program.finish()
+    lines = program.errors.splitlines()
     assert len(lines) == 1
     assert "runs driver-API programs with built-in kernels only (nvs_add_f32" in lines[0]
 
@@ -176,13 +180,12 @@ def test_counters_outlive_their_processes(node: SimNode, run: Run) -> None:
     assert idle["contexts_created"] == 0
 
 
-def test_nvml_shows_cards_memory_processes_and_load(node: SimNode, start: Callable[..., object], run: Run) -> None:
+def test_nvml_shows_cards_memory_processes_and_load(node: SimNode, start: Start, run: Run) -> None:
     busy = start(node, "d = Driver(); d.alloc(3 << 30); d.spin(1e6); print('busy', flush=True); input()")
-    assert busy.line() == "busy"  # type: ignore[attr-defined]
+    assert busy.line() == "busy"
     out = run(
         node,
         """
-        import sys; sys.path += %r
         import pynvml as n
         n.nvmlInit()
         assert n.nvmlDeviceGetCount() == 2 and n.nvmlSystemGetCudaDriverVersion() == 13000
@@ -204,10 +207,9 @@ def test_nvml_shows_cards_memory_processes_and_load(node: SimNode, start: Callab
             assert time.monotonic() < deadline
         assert n.nvmlDeviceGetUtilizationRates(n.nvmlDeviceGetHandleByIndex(1)).gpu == 0
         print(uuid, n.nvmlDeviceGetName(h), process.pid)
-        """
-        % sys.path,
+        """,
     )
-    assert out.split() == [node.uuids[0], "Tesla", "T4", str(busy.process.pid)]  # type: ignore[attr-defined]
+    assert out.split() == [node.uuids[0], "Tesla", "T4", str(busy.process.pid)]
 
 
 def test_a_program_without_a_node_is_told_what_to_do(node: SimNode) -> None:

@@ -49,7 +49,12 @@ def test_environment_sets_the_scheduler():
 def test_command_line_goes_before_the_environment():
     environment = Environment({"NVSHARE_SCHEDULING_MODE": "serial", "NVSHARE_CARD_MEMORY": "1Gi"})
     settings = config.scheduler_config(environment, mode="concurrent", quantum=7, card_memory=5)
-    assert (settings.mode, settings.switch_time, settings.quantum, settings.card_memory) == ("concurrent", "fixed", 7, 5)
+    assert (settings.mode, settings.switch_time, settings.quantum, settings.card_memory) == (
+        "concurrent",
+        "fixed",
+        7,
+        5,
+    )
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ class World:
         assert [command.gpu for command in own if isinstance(command, c.SetLimit)] == [held.gpu for held in gpus]
 
     def come_back_swapped_out(self, a: int, b: int, d: int) -> None:
-        """A client of an earlier scheduler brings so much that the card is oversubscribed; half of it is on the host."""
+        """A client of an earlier scheduler brings so much that the card is oversubscribed, half of it on the host."""
         client, size = 1 + a % CLIENTS, SIZES[4 + b % 3]
         if client in self.programs:
             return

@@ -271,6 +271,29 @@ def test_memory_on_the_host_starts_turns_in_auto_mode_in_sets_that_fit() -> None
     assert granted(scene.release(1)) == [(3, A)]
 
 
+def test_a_waiter_that_fits_after_all_runs_at_once() -> None:
+    # GIVEN one client runs, and another waits because both together do not fit
+    scene = Scene(Mode.AUTO, declared=10 * GIB)
+    scene.register(1, e.HeldGpu(A, 8 * GIB, 8 * GIB))
+    scene.register(2, e.HeldGpu(A, 8 * GIB, 2 * GIB))
+    scene.report(2, released=0, resident=2 * GIB, host=6 * GIB)
+    scene.request(1, need=8 * GIB)
+    scene.request(2, need=8 * GIB)
+    assert scene.state(2) == "waiting"
+
+    # WHEN it needs less, or the card becomes larger
+    smaller = scene.request(2, need=2 * GIB)
+    scene.release(2)
+    scene.request(2, need=8 * GIB)
+    larger = scene.send(e.GpuAdded(0.0, A, 16 * GIB, "T4", declared=15 * GIB + 1))
+    scene.send(e.GpuAdded(0.0, A, 16 * GIB, "T4", declared=16 * GIB))
+
+    # THEN it runs beside the other one
+    assert (2, A) in granted(smaller)
+    assert (2, A) not in granted(larger)
+    assert scene.state(2) == "running"
+
+
 def test_a_timer_that_fires_early_or_late_does_no_harm() -> None:
     scene = serial(1, 2)
     scene.request(1)

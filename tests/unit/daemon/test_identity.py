@@ -12,22 +12,29 @@ UNDER = UID.replace("-", "_")
 STATIC = "0123456789abcdef0123456789abcdef"
 CONTAINER = "9" * 64
 
+CONTAINERD = f"cri-containerd-{CONTAINER}.scope"
+BURSTABLE = f"kubepods-burstable.slice/kubepods-burstable-pod{UNDER}.slice"
+CGROUPFS = f"/kubepods/burstable/pod{UID}/{CONTAINER}"
+KUBELET = "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice"
+
 IN_A_POD = {
-    "v2, systemd, containerd": f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDER}.slice/cri-containerd-{CONTAINER}.scope",
-    "v2, systemd, CRI-O": f"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UNDER}.slice/crio-{CONTAINER}.scope",
-    "v2, systemd, CRI-O, container below": f"0::/kubepods.slice/kubepods-pod{UNDER}.slice/crio-{CONTAINER}.scope/container",
-    "v2, systemd, guaranteed": f"0::/kubepods.slice/kubepods-pod{UNDER}.slice/cri-containerd-{CONTAINER}.scope",
-    "v2, cgroupfs": f"0::/kubepods/burstable/pod{UID}/{CONTAINER}",
+    "v2, systemd, containerd": f"0::/kubepods.slice/{BURSTABLE}/{CONTAINERD}",
+    "v2, systemd, CRI-O": f"0::/kubepods.slice/{BURSTABLE}/crio-{CONTAINER}.scope",
+    "v2, systemd, CRI-O, below": f"0::/kubepods.slice/kubepods-pod{UNDER}.slice/crio-{CONTAINER}.scope/container",
+    "v2, systemd, guaranteed": f"0::/kubepods.slice/kubepods-pod{UNDER}.slice/{CONTAINERD}",
+    "v2, cgroupfs": f"0::{CGROUPFS}",
     "v2, cgroupfs, guaranteed": f"0::/kubepods/pod{UID}/{CONTAINER}",
     "v2, cgroupfs, CRI-O": f"0::/kubepods/besteffort/pod{UID}/crio-{CONTAINER}",
     "v2, reader in a namespace, cgroupfs": f"0::/../../../burstable/pod{UID}/{CONTAINER}",
     "v2, reader in a namespace, guaranteed": f"0::/../../pod{UID}/{CONTAINER}",
-    "v2, reader in a namespace, systemd": f"0::/../../../kubepods-burstable.slice/kubepods-burstable-pod{UNDER}.slice/cri-containerd-{CONTAINER}.scope",
-    "v2, kubelet below a parent": f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod{UNDER}.slice/cri-containerd-{CONTAINER}.scope",
+    "v2, reader in a namespace, systemd": f"0::/../../../{BURSTABLE}/{CONTAINERD}",
+    "v2, kubelet below a parent": f"0::{KUBELET}/kubelet-kubepods-burstable-pod{UNDER}.slice/{CONTAINERD}",
     "v2, a node in a container": f"0::/docker/{CONTAINER}/kubelet/kubepods/besteffort/pod{UID}/{CONTAINER}",
-    "v1, cgroupfs": f"12:pids:/kubepods/burstable/pod{UID}/{CONTAINER}\n11:memory:/kubepods/burstable/pod{UID}/{CONTAINER}\n1:name=systemd:/kubepods/burstable/pod{UID}/{CONTAINER}",
-    "v1, systemd, containerd": f"11:memory:/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDER}.slice/cri-containerd-{CONTAINER}.scope\n0::/",
-    "v1, containerd's own parent": f"11:devices:/system.slice/containerd.service/kubepods-burstable-pod{UNDER}.slice:cri-containerd:{CONTAINER}",
+    "v1, cgroupfs": f"12:pids:{CGROUPFS}\n11:memory:{CGROUPFS}\n1:name=systemd:{CGROUPFS}",
+    "v1, systemd, containerd": f"11:memory:/kubepods.slice/{BURSTABLE}/{CONTAINERD}\n0::/",
+    "v1, containerd's own parent": (
+        f"11:devices:/system.slice/containerd.service/kubepods-burstable-pod{UNDER}.slice:cri-containerd:{CONTAINER}"
+    ),
 }
 
 

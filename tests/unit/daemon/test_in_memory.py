@@ -29,7 +29,9 @@ def warnings(caplog):
     logger = logging.getLogger("nvshare")
     logger.addHandler(caplog.handler)
     logger.setLevel(logging.INFO)
+    logger.propagate = False
     yield lambda: [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    logger.propagate = True
     logger.removeHandler(caplog.handler)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from nvshare.core.settings import Mode
 from nvshare.gpu.profiles import load
-from nvshare.lab.mission import TESTS, Mission, Row, shortening
+from nvshare.lab.mission import TESTS, BaselineFailed, Mission, Row, shortening
 from nvshare.lab.model.run import ModelBackend
 from nvshare.lab.outcome import RunPlan, TaskPlan
 from nvshare.lab.workloads.spec import WORKLOADS
@@ -86,6 +87,15 @@ def test_a_node_with_one_gpu_gets_as_many_tasks_on_it() -> None:
     rows = table(ModelBackend(1, load("T4")), **SHORT)
     assert (rows[4].tasks, rows[4].gpus, rows[6].tasks) == (2, 1, 3)
     assert rows[4].title == "2 small on 1 GPU"
+
+
+def test_a_workload_that_fails_without_nvshare_is_said_to() -> None:
+    # GIVEN a card too small for the workload
+    tiny = replace(load("T4"), memory_bytes=2 * 2**30)
+    # WHEN it is to be measured
+    # THEN there is nothing to compare with, and that is what is said
+    with pytest.raises(BaselineFailed, match="add fails without nvshare too"):
+        Mission(ModelBackend(1, tiny), SHORT).rows([1])
 
 
 def test_shortening_gives_every_workload_about_the_same_time() -> None:

@@ -1,0 +1,126 @@
+"""What a free-running launch costs inside libnvshare.so, in instructions, counted by callgrind; the driver is excluded.
+
+Two runs of the same program on a simulated node, with and without the launches; their difference, divided by the number
+of launches, is the mean. It includes the samples that the meter takes and what the link thread does meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+from nvshare import native  # noqa: E402
+from nvshare.gpu import sim  # noqa: E402
+
+LIMIT = 60
+_NAMED = re.compile(r"(?P<key>c?ob|fn|fl|fi|fe|cfn|cfi|cfl)=\((?P<id>\d+)\)(?: (?P<name>.*))?")
+
+
+def instructions_by_object(text: str) -> Counter[str]:
+    """Instructions executed in each object file, from the output of callgrind (self cost, calls excluded)."""
+    names: dict[str, str] = {}
+    costs: Counter[str] = Counter()
+    current = "?"
+    is_call = False
+    for line in text.splitlines():
+        named = _NAMED.match(line)
+        if named:
+            if named["key"] in ("ob", "cob") and named["name"] is not None:
+                names[named["id"]] = named["name"]
+            if named["key"] == "ob":
+                current = names[named["id"]]
+        elif line.startswith("calls="):
+            is_call = True  # the next line is the cost of the callee
+        elif line[:1] in "+-*0123456789" and line[:1]:
+            if not is_call:
+                costs[current] += int(line.split()[1])
+            is_call = False
+    return costs
+
+
+def build_program(directory: Path) -> Path:
+    """Compile the program that launches."""
+    program = directory / "launch_cost"
+    command = [os.environ.get("CC", "cc"), "-O2", f"-I{ROOT / 'native' / 'include'}", "-o", program]
+    subprocess.run([*command, ROOT / "benchmarks" / "launch_cost.c", "-ldl"], check=True)
+    return program
+
+
+def count(program: Path, launches: int, directory: Path, env: dict[str, str]) -> int:
+    """Instructions inside libnvshare.so in one run."""
+    output = directory / f"callgrind.{launches}"
+    subprocess.run(
+        ["valgrind", "--tool=callgrind", "--quiet", f"--callgrind-out-file={output}", program, str(launches)],
+        env=env,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    costs = instructions_by_object(output.read_text())
+    return sum(cost for name, cost in costs.items() if Path(name).name == "libnvshare.so")
+
+
+def measure(launches: int) -> dict[str, Any]:
+    """The mean, and what it was computed from; ``skipped`` says why there is none."""
+    if shutil.which("valgrind") is None:
+        return {"skipped": "valgrind is not installed"}
+    if shutil.which(os.environ.get("CC", "cc")) is None:
+        return {"skipped": "there is no C compiler"}
+    node = sim.up("1xT4", name=f"launch-cost-{os.getpid()}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="nvshare-launch-cost-") as name:
+            directory = Path(name)
+            env = {
+                **os.environ,
+                **node.env(),
+                "NVSHARE_SOCK": str(directory / "no-scheduler.sock"),
+                "LD_PRELOAD": str(native.interposer()),
+            }
+            program = build_program(directory)
+            without, with_launches = count(program, 0, directory, env), count(program, launches, directory, env)
+    finally:
+        sim.down(node.name)
+    return {
+        "simulated": True,
+        "launches": launches,
+        "instructions_per_launch": round((with_launches - without) / launches, 1),
+        "instructions": {"with": with_launches, "without": without},
+        "limit": LIMIT,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--launches", type=int, default=10_000)
+    parser.add_argument("--json", type=Path, help="write the result to this file")
+    options = parser.parse_args()
+    try:
+        result = measure(options.launches)
+    except subprocess.CalledProcessError as error:
+        print(f"{' '.join(map(str, error.cmd))} failed:\n{error.stderr or ''}", file=sys.stderr)
+        return 2
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    if "skipped" in result:
+        print(f"skipped: {result['skipped']}")
+        return 0
+    mean = result["instructions_per_launch"]
+    verdict = "within" if mean <= LIMIT else "above"
+    print(f"{mean} instructions inside libnvshare.so per launch, {verdict} the limit of {LIMIT} (simulated driver)")
+    return 0 if mean <= LIMIT else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,208 @@
+"""``nvsharectl`` and ``nvshare run`` as a user types them, against a real scheduler."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvshare.client.connection import NoScheduler, OtherVersion, RequestRefused, SchedulerError
+from nvshare.client.spawn import LOG_NAME, SchedulerNotStarted, ensure_scheduler, is_running
+
+GIB = 1 << 30
+SOURCE = Path(__file__).resolve().parents[3] / "src"
+
+
+def command(module: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        env={**os.environ, "PYTHONPATH": str(SOURCE), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+def ctl(scheduler, *arguments: str) -> tuple[int, str, str]:
+    return finish(command("nvshare.cli.ctl", *arguments, NVSHARE_SOCK=str(scheduler.socket)))
+
+
+def run(scheduler, *arguments: str) -> subprocess.Popen[str]:
+    return command("nvshare", "run", *arguments, NVSHARE_SOCK=str(scheduler.socket))
+
+
+class TestNvsharectl:
+    def test_status_as_json_is_the_snapshot(self, scheduler):
+        code, out, _ = ctl(scheduler, "status", "--json")
+        assert code == 0
+        assert [gpu["uuid"] for gpu in json.loads(out)["gpus"]] == scheduler.gpus
+
+    def test_status_as_a_table_shows_clients(self, scheduler, connect):
+        client = connect(scheduler)
+        client.register(scheduler.gpus[0], name="trainer")
+        _, out, _ = ctl(scheduler, "status")
+        assert f"{client.id:016x}" in out
+        assert "trainer" in out
+
+    def test_watch_ends_cleanly_with_ctrl_c(self, scheduler):
+        process = command("nvshare.cli.ctl", "status", "--watch", "--json", NVSHARE_SOCK=str(scheduler.socket))
+        assert json.loads(process.stdout.readline())["gpus"]
+        process.send_signal(signal.SIGINT)
+        code, _, err = finish(process)
+        assert (code, err) == (0, "")
+
+    @pytest.mark.parametrize(
+        ("arguments", "key", "value"),
+        [
+            (("set", "--mode", "serial"), "mode", "serial"),
+            (("-T", "20"), "quantum_s", 20),
+            (("--set-tq", "25"), "switch_time", "fixed"),
+            (("-S", "off"), "anti_thrash", False),
+        ],
+    )
+    def test_settings_are_changed(self, scheduler, arguments, key, value):
+        code, out, _ = ctl(scheduler, *arguments)
+        assert code == 0
+        assert out.startswith("mode ")
+        assert scheduler.status()["settings"][key] == value
+
+    def test_quota_is_changed_and_told(self, scheduler, connect):
+        client = connect(scheduler)
+        client.register(scheduler.gpus[0])
+        code, out, _ = ctl(scheduler, "set", "--client", f"{client.id:x}", "--mem", "4GiB", "--cores", "30")
+        assert (code, out.strip()) == (0, f"process:{os.getpid()}: memory 4.0 GiB, cores 30 %, priority normal")
+
+    def test_what_the_scheduler_refuses_is_exit_code_2(self, scheduler):
+        code, _, err = ctl(scheduler, "set", "--pod", "default/nobody", "--mem", "none")
+        assert code == 2
+        assert "there is no pod default/nobody" in err
+
+    def test_other_version_is_named(self, tmp_path):
+        import socket
+
+        from nvshare.client.connection import Connection
+        from nvshare.wire import messages as wire
+
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(tmp_path / "s"))
+            listener.listen()
+            connection = Connection(tmp_path / "s")
+            server, _ = listener.accept()
+            payload = wire.Refused(1, "no", version=9).pack()
+            server.sendall(wire.HEADER.pack(wire.MAGIC, 9, wire.MessageType.REFUSED, len(payload), 1) + payload)
+            with connection, server, pytest.raises(OtherVersion, match=r"version 9, this command version 1"):
+                connection.request("status")
+
+
+class TestRun:
+    def test_exit_code_is_the_commands(self, scheduler):
+        assert finish(run(scheduler, "--", "sh", "-c", "exit 7"))[0] == 7
+
+    def test_death_by_signal_is_128_and_its_number(self, scheduler):
+        assert finish(run(scheduler, "--", "sh", "-c", "kill -KILL $$"))[0] == 128 + 9
+
+    def test_missing_command_is_127_in_one_line(self, scheduler):
+        code, _, err = finish(run(scheduler, "--", "no-such-command"))
+        assert (code, err) == (127, "[NVSHARE][FATAL]: no-such-command: command not found\n")
+
+    def test_command_has_the_library_the_socket_and_the_quota(self, scheduler):
+        variables = "$LD_PRELOAD $NVSHARE_SOCK $NVSHARE_GPU_MEMORY_LIMIT"
+        _, out, _ = finish(run(scheduler, "--mem", "4Gi", "--", "sh", "-c", f"echo {variables}"))
+        library, socket, limit = out.split()
+        assert library.endswith("libnvshare.so")
+        assert (socket, limit) == (str(scheduler.socket), str(4 * GIB))
+
+    def test_group_lives_as_long_as_the_run(self, scheduler):
+        process = run(scheduler, "--mem", "1GiB", "--name", "trial", "--", "sh", "-c", "echo up; read x < /dev/zero")
+        process.stdout.readline()
+        (group,) = scheduler.status()["groups"]
+        assert (group["id"], group["label"], group["mem_limit"]) == (f"run:{process.pid}", "trial", GIB)
+        process.terminate()
+        assert finish(process)[0] == 128 + signal.SIGTERM
+        scheduler.wait_until(lambda status: not status["groups"])
+
+    def test_group_is_opened_again_when_the_scheduler_comes_back(self, scheduler):
+        process = run(scheduler, "--mem", "1GiB", "--", "sh", "-c", "echo up; read x < /dev/zero")
+        process.stdout.readline()
+        scheduler.kill()
+        scheduler.start()
+        status = scheduler.wait_until(lambda status: status["groups"])
+        assert (status["groups"][0]["id"], status["groups"][0]["mem_limit"]) == (f"run:{process.pid}", GIB)
+        process.terminate()
+        finish(process)
+
+    def test_what_the_command_leaves_running_is_ended(self, scheduler, tmp_path):
+        # GIVEN a command that leaves a grandchild behind, which holds a pipe open
+        script = "sh -c 'trap \"\" TERM; echo left; while :; do sleep 1000; done' & read x < /dev/null; sleep 0"
+        process = run(scheduler, "--", "sh", "-c", f"{script}; exit 0")
+        # WHEN the command ends THEN all end, and the pipe with them
+        code, out, _ = finish(process)
+        assert code == 0
+        assert out in ("left\n", "")
+
+
+class TestSpawn:
+    """A scheduler that is started for the user, on a simulated node."""
+
+    @pytest.fixture
+    def node(self):
+        from nvshare.gpu import sim
+
+        node = sim.up("2xT4", name=f"spawn-{os.getpid()}")
+        yield node
+        sim.down(node.name)
+
+    def environment(self, node) -> dict[str, str]:
+        return {**os.environ, **node.env()}
+
+    def test_is_started_once_and_then_found(self, node):
+        assert ensure_scheduler(node.socket, self.environment(node), card_memory=GIB, mode="serial") is True
+        assert ensure_scheduler(node.socket, self.environment(node)) is False
+        _, out, _ = finish(command("nvshare.cli.ctl", "--socket", str(node.socket), "status", "--json"))
+        status = json.loads(out)
+        assert (len(status["gpus"]), status["gpus"][0]["capacity"], status["settings"]["mode"]) == (2, GIB, "serial")
+
+    def test_of_many_who_start_at_once_one_does(self, node):
+        script = (
+            "import os, sys, pathlib\n"
+            "from nvshare.client.spawn import ensure_scheduler\n"
+            "print(ensure_scheduler(pathlib.Path(sys.argv[1]), os.environ))\n"
+        )
+        starters = [
+            subprocess.Popen(
+                [sys.executable, "-c", script, str(node.socket)],
+                env={**self.environment(node), "PYTHONPATH": str(SOURCE)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(4)
+        ]
+        answers = sorted(starter.communicate(timeout=60)[0].strip() for starter in starters)
+        assert answers == ["False", "False", "False", "True"]
+
+    def test_ends_itself_and_leaves_no_socket(self, node):
+        ensure_scheduler(node.socket, self.environment(node), idle_exit=0.1)
+        while node.socket.exists():
+            pass
+        assert not is_running(node.socket)
+        assert "ending" in (node.socket.parent / LOG_NAME).read_text()
+
+    def test_without_a_gpu_the_reason_is_told(self, tmp_path):
+        environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": ""}
+        with pytest.raises(SchedulerNotStarted, match=r"--sim 2xT4"):
+            ensure_scheduler(tmp_path / "s.sock", environment)
+
+    def test_errors_have_one_base(self):
+        for kind in (NoScheduler, RequestRefused, OtherVersion, SchedulerNotStarted):
+            assert issubclass(kind, SchedulerError)

@@ -1,0 +1,45 @@
+"""A small CUDA program that does what its standard input says, one JSON answer per line.
+
+    alloc MIB | free | info | spin MS (submit and wait) | submit MS (submit only) | quit
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from nvshare.lab.driver import Context, CudaError, Driver
+from nvshare.lab.workloads.ptx import PTX
+
+MIB = 1 << 20
+
+
+def main() -> None:
+    with Context(Driver()) as context:
+        module = context.load(PTX)
+        held: list[int] = []
+        for line in sys.stdin:
+            what, *arguments = line.split()
+            answer: dict[str, object] = {"did": what}
+            try:
+                if what == "alloc":
+                    held.append(context.allocate(int(arguments[0]) * MIB))
+                elif what == "free":
+                    context.free(held.pop())
+                elif what == "info":
+                    free, total = context.memory()
+                    answer |= {"free": free // MIB, "total": total // MIB}
+                elif what in ("spin", "submit"):
+                    launch = module.launcher("nvs_spin", int(float(arguments[0]) * 1e6), elements=1)
+                    context.driver.check("cuLaunchKernel", launch())
+                    if what == "spin":
+                        context.synchronize()
+                else:
+                    return
+            except CudaError as error:
+                answer["error"] = error.name
+            print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Memory quotas through the whole path: the environment, ``nvshare run``, ``nvsharectl``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.integration.whole.conftest import Node
+
+pytestmark = pytest.mark.simulated
+
+OUT_OF_MEMORY = {"did": "alloc", "error": "CUDA_ERROR_OUT_OF_MEMORY"}
+PAIR = Path(__file__).with_name("pair.py")
+
+
+def test_quota_is_the_size_of_the_card_and_its_end(node: Node) -> None:
+    # GIVEN a task with a quota of 1Gi
+    task = node.holder(NVSHARE_GPU_MEMORY_LIMIT="1Gi")
+    assert task.ask("info")["total"] == 1024
+    # WHEN it has allocated 748 MiB
+    task.ask("alloc 748")
+    # THEN it sees 276 of 1024 MiB free
+    assert task.ask("info") == {"did": "info", "free": 276, "total": 1024}
+    # AND gets the out-of-memory error beyond the quota, up to which all is well
+    assert task.ask("alloc 278") == OUT_OF_MEMORY
+    assert task.ask("alloc 276") == {"did": "alloc"}
+    assert task.ask("alloc 2") == OUT_OF_MEMORY
+    # AND after freeing it goes on
+    task.ask("free")
+    assert task.ask("alloc 200") == {"did": "alloc"}
+    assert task.ask("spin 1") == {"did": "spin"}
+
+
+def test_raised_quota_lets_the_next_allocation_succeed(node: Node) -> None:
+    # GIVEN a task at its quota
+    task = node.holder(NVSHARE_GPU_MEMORY_LIMIT="1Gi")
+    task.ask("alloc 1000")
+    assert task.ask("alloc 100") == OUT_OF_MEMORY
+    # WHEN the operator raises it while the task runs
+    ctl = [sys.executable, "-m", "nvshare.cli.ctl", "set", "--pid", str(task.process.pid), "--mem"]
+    subprocess.run([*ctl, "4GiB"], env=node.env, check=True, capture_output=True)
+    # THEN the next allocation succeeds, and the card looks larger
+    assert task.ask("alloc 100") == {"did": "alloc"}
+    assert task.ask("info")["total"] == 4096
+    # AND lowered below what is held, it refuses new ones and takes nothing away
+    subprocess.run([*ctl, "512Mi"], env=node.env, check=True, capture_output=True)
+    assert task.ask("alloc 2") == OUT_OF_MEMORY
+    assert task.ask("spin 1") == {"did": "spin"}
+
+
+def test_processes_of_one_run_share_its_quota(node: Node) -> None:
+    # GIVEN `nvshare run --mem 1Gi` of a program that starts two processes
+    command = [sys.executable, "-m", "nvshare", "run", "--mem", "1Gi", "--", sys.executable, str(PAIR)]
+    environment = {**os.environ, **node.env}
+    # WHEN the first takes 700 MiB and the second 400
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    # THEN the second gets the error, the first goes on, and after it freed the second succeeds
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.split() == ["first-ok", "second-oom", "first-runs", "second-ok-after-free"]
+
+
+def test_quota_of_one_task_is_not_its_neighbours(node: Node) -> None:
+    limited, free = node.holder(NVSHARE_GPU_MEMORY_LIMIT="1Gi"), node.holder()
+    limited.ask("alloc 1000")
+    assert limited.ask("alloc 100") == OUT_OF_MEMORY
+    assert free.ask("alloc 4000") == {"did": "alloc"}
+
+
+def test_cards_memory_is_shared_out_only_once(node: Node) -> None:
+    # GIVEN a neighbour that holds most of a card of 14.6 GiB
+    first, second = node.holder(), node.holder()
+    first.ask("alloc 9000")
+    # WHEN a second task asks for more than is left
+    # THEN it gets the out-of-memory error; what fits, it gets
+    assert second.ask("alloc 6000") == OUT_OF_MEMORY
+    assert second.ask("alloc 2000") == {"did": "alloc"}
+    # AND when the neighbour dies, its share is free at once
+    first.kill()
+    node.await_status(lambda status: len(status["clients"]) == 1)
+    assert second.ask("alloc 6000") == {"did": "alloc"}

@@ -1,0 +1,70 @@
+"""What ``nvsharectl status`` draws, from a snapshot."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from nvshare.cli.ctl import status_view
+
+GIB = 1 << 30
+UUIDS = ("GPU-dc895bd6-43d7-a984-b1ee-870332194bd1", "GPU-0a1b2c3d-43d7-a984-b1ee-870332194bd1")
+SNAPSHOT = {
+    "version": 1,
+    "scheduler": {"release": "0.1.0"},
+    "settings": {"mode": "auto", "anti_thrash": True, "switch_time": "auto", "quantum_s": 30.0, "max_runtime_s": 300.0},
+    "gpus": [
+        {"uuid": uuid, "name": "NVIDIA A100-SXM4-80GB", "allocated": 12 * GIB, "capacity": 15 * GIB, "policy": "turns",
+         "running": ["a12c4b64b99e09dc"], "waiting": ["0123456789abcdef"]}
+        for uuid in UUIDS
+    ],
+    "clients": [
+        {"id": "a12c4b64b99e09dc", "pid": 4194303, "name": "python3.11-debug", "pod": "", "namespace": "",
+         "group": "run:4711", "mem_limit": 4 * GIB, "state": "running",
+         "gpus": [{"uuid": uuid, "allocated": 4 * GIB, "occupied_s": 12345.6} for uuid in UUIDS]},
+        {"id": "0123456789abcdef", "pid": 12, "name": "add", "pod": "nvshare-small-1", "namespace": "default",
+         "group": "pod:x", "mem_limit": None, "state": "waiting",
+         "gpus": [{"uuid": UUIDS[0], "allocated": 0, "occupied_s": 0.0}]},
+    ],
+    "groups": [{"id": "run:4711", "label": "trial-7"}, {"id": "pod:x", "label": ""}],
+}  # fmt: skip
+
+
+def draw(snapshot, width):
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(status_view(snapshot))
+    return capture.get()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_status_fits_the_terminal(width):
+    assert max(len(line) for line in draw(SNAPSHOT, width).splitlines()) <= width
+
+
+def test_status_names_who_runs_who_waits_and_what_they_hold():
+    text = draw(SNAPSHOT, 120)
+    for expected in ("a12c4b64b99e09dc", "4194303", "trial-7", "running", "4.0 GiB", "12345.6 s"):
+        assert expected in text
+    for expected in (
+        "default/nvshare-small-1",
+        "waiting",
+        "GPU-dc895bd6",
+        "NVIDIA A100-SXM4-80GB",
+        "turns",
+        "mode auto",
+    ):
+        assert expected in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_ids_and_states_are_whole_in_a_narrow_terminal(width):
+    text = draw(SNAPSHOT, width)
+    assert "a12c4b64b99e09dc" in text
+    assert "waiting" in text
+    assert "12345.6 s" in text
+    assert "…" in text or width > 80
+
+
+def test_node_without_clients_says_so():
+    assert "no clients" in draw({**SNAPSHOT, "clients": []}, 80)
