@@ -6,6 +6,7 @@ The scheduler is the real process on a real socket (its log goes nowhere); clien
 
 - latency: clients ask at a modest rate, spread evenly; each grant is possible at once. Measured from just before the
   request is written to just after the answer was read.
+- echo: the same round trip with a process that only answers, for what the machine itself adds under its present load.
 - throughput: clients send request and release as fast as the scheduler takes them.
 """
 
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from nvshare.client.connection import Connection
@@ -78,17 +80,41 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def latency(clients: list[Client], seconds: float) -> list[float]:
+def paced(once: Callable[[int], float], seconds: float) -> list[float]:
+    """What ``once`` returns, called at an even rate; sorted."""
     for number in range(WARM_UP):
-        clients[number % len(clients)].turn()
+        once(number)
     taken = []
     start = time.perf_counter()
     for number in range(int(seconds * RATE)):
         pause = start + number / RATE - time.perf_counter()
         if pause > 0:
             time.sleep(pause)
-        taken.append(clients[number % len(clients)].turn())
+        taken.append(once(number))
     return sorted(taken)
+
+
+def echo_latency(seconds: float) -> list[float]:
+    """The same round trip with a process that only answers: what this machine, as loaded as it is, adds to any."""
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        ours.close()
+        while data := theirs.recv(64):
+            theirs.sendall(data)
+        os._exit(0)
+    theirs.close()
+
+    def once(_: int) -> float:
+        begin = time.perf_counter()
+        ours.sendall(b"x" * 32)
+        ours.recv(64)
+        return time.perf_counter() - begin
+
+    taken = paced(once, seconds)
+    ours.close()
+    os.waitpid(child, 0)
+    return taken
 
 
 def throughput(clients: list[Client], seconds: float) -> int:
@@ -110,6 +136,7 @@ def throughput(clients: list[Client], seconds: float) -> int:
 
 
 def measure(count: int, gpus: int, seconds: float) -> dict[str, float]:
+    echo = echo_latency(seconds)
     names = [f"GPU-{secrets.token_hex(4)}-0000-0000-0000-{index:012d}" for index in range(gpus)]
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "scheduler.sock"
@@ -125,7 +152,7 @@ def measure(count: int, gpus: int, seconds: float) -> dict[str, float]:
             if not os.read(ready, 1):
                 raise SystemExit("the scheduler did not start")
             clients = [Client(path, names[index % gpus]) for index in range(count)]
-            taken = latency(clients, seconds)
+            taken = paced(lambda number: clients[number % count].turn(), seconds)
             begin = processor_seconds(scheduler.pid)
             handled = throughput(clients, seconds)
             busy = processor_seconds(scheduler.pid) - begin
@@ -141,6 +168,7 @@ def measure(count: int, gpus: int, seconds: float) -> dict[str, float]:
                 "events_per_processor_second": handled / busy,
                 "request_to_grant_p50_ms": statistics.median(taken) * 1e3,
                 "request_to_grant_p99_ms": taken[int(len(taken) * 0.99)] * 1e3,
+                "echo_p99_ms": echo[int(len(echo) * 0.99)] * 1e3,
                 "request_to_grant_max_ms": taken[-1] * 1e3,
                 "status_ms": status * 1e3,
             }

@@ -81,6 +81,12 @@ static bool make_events(struct nvs_context *context, struct nvs_sample *sample)
 	return sample->end != NULL;
 }
 
+static void free_sample(struct nvs_context *context, struct nvs_sample *sample)
+{
+	atomic_store(&sample->state, NVS_SAMPLE_FREE);
+	atomic_fetch_sub(&context->under_way, 1);
+}
+
 /* The next free sample of the ring; NULL when those under way have come all around. */
 static struct nvs_sample *take_sample(struct nvs_context *context, CUstream stream)
 {
@@ -89,9 +95,11 @@ static struct nvs_sample *take_sample(struct nvs_context *context, CUstream stre
 	uint32_t free = NVS_SAMPLE_FREE;
 	if (!atomic_compare_exchange_strong(&sample->state, &free, NVS_SAMPLE_TAKEN))
 		return NULL;
+	atomic_fetch_add(&context->under_way, 1);
+	sample->context = context;
 	if (make_events(context, sample) && nvs_real.cuEventRecord(sample->begin, stream) == CUDA_SUCCESS)
 		return sample;
-	atomic_store(&sample->state, NVS_SAMPLE_FREE);
+	free_sample(context, sample);
 	return NULL;
 }
 
@@ -137,7 +145,10 @@ void nvs_meter_end(struct nvs_thread *self, CUstream stream)
 	self->sample = NULL;
 	/* A capture that began meanwhile is left in peace: the legacy stream is not touched, and the sample is lost. */
 	bool ended = atomic_load(&nvs_captures) == 0 && nvs_real.cuEventRecord(sample->end, stream) == CUDA_SUCCESS;
-	atomic_store(&sample->state, ended ? NVS_SAMPLE_PENDING : NVS_SAMPLE_FREE);
+	if (ended)
+		atomic_store(&sample->state, NVS_SAMPLE_PENDING);
+	else
+		free_sample(sample->context, sample);
 }
 
 /* ---- what the samples say ---- */
@@ -189,47 +200,53 @@ static void account(struct device_meter *meter, const struct nvs_sample *sample,
 	atomic_fetch_add(&meter->occupied_ns, bill);
 }
 
+/* False when the sample's work is still under way. */
+static bool reap_sample(struct nvs_context *context, struct nvs_sample *sample)
+{
+	float ms = 0;
+	CUresult done = nvs_real.cuEventQuery(sample->end);
+	if (done == CUDA_ERROR_NOT_READY)
+		return false;
+	if (done == CUDA_SUCCESS)
+		done = nvs_real.cuEventElapsedTime(&ms, sample->begin, sample->end);
+	if (done == CUDA_SUCCESS && ms >= 0)
+		account(&meters[atomic_load(&context->device)], sample, (uint64_t)((double)ms * (double)NVS_NS_PER_MS));
+	free_sample(context, sample);
+	return true;
+}
+
 static bool reap_context(struct nvs_context *context)
 {
+	uint32_t left = atomic_load(&context->under_way), end = atomic_load(&context->next_sample);
 	int unready = 0;
-	struct device_meter *meter = &meters[atomic_load(&context->device)];
-	for (uint32_t i = 0; i < NVS_SAMPLES && unready < UNREADY_MAX; i++) {
-		struct nvs_sample *sample = &context->samples[i];
-		if (atomic_load(&sample->state) != NVS_SAMPLE_PENDING)
-			continue;
-		CUresult done = nvs_real.cuEventQuery(sample->end);
-		float ms = 0;
-		if (done == CUDA_ERROR_NOT_READY) {
+	bool gap = false; /* a sample before this one is still under way */
+	if (end - context->reaped > NVS_SAMPLES)
+		context->reaped = end - NVS_SAMPLES;
+	for (uint32_t i = context->reaped; i != end && left > 0 && unready < UNREADY_MAX; i++) {
+		struct nvs_sample *sample = &context->samples[i % NVS_SAMPLES];
+		uint32_t state = atomic_load(&sample->state);
+		left -= state != NVS_SAMPLE_FREE;
+		if (state == NVS_SAMPLE_PENDING && !reap_sample(context, sample))
 			unready++;
-			continue;
-		}
-		if (done == CUDA_SUCCESS &&
-		    nvs_real.cuEventElapsedTime(&ms, sample->begin, sample->end) == CUDA_SUCCESS && ms >= 0)
-			account(meter, sample, (uint64_t)((double)ms * (double)NVS_NS_PER_MS));
-		atomic_store(&sample->state, NVS_SAMPLE_FREE);
+		gap = gap || atomic_load(&sample->state) != NVS_SAMPLE_FREE;
+		if (!gap)
+			context->reaped = i + 1;
 	}
+	struct device_meter *meter = &meters[atomic_load(&context->device)];
 	if (atomic_load(&nvs_gate) == NVS_GATE_PACED && atomic_load(&meter->cost_ns) != 0)
 		log_window(meter);
 	return true;
 }
 
-static bool under_way(struct nvs_context *context)
-{
-	for (uint32_t i = 0; i < NVS_SAMPLES; i++)
-		if (atomic_load_explicit(&context->samples[i].state, memory_order_relaxed) != NVS_SAMPLE_FREE)
-			return true;
-	return false;
-}
-
 static bool reap_if_any(struct nvs_context *context)
 {
-	return !under_way(context) || reap_context(context);
+	return atomic_load(&context->under_way) == 0 || reap_context(context);
 }
 
 bool nvs_meter_pending(void)
 {
 	for (struct nvs_context *context = nvs_context_first(); context != NULL; context = context->next)
-		if (atomic_load(&context->handle) != NULL && under_way(context))
+		if (atomic_load(&context->under_way) != 0)
 			return true;
 	return false;
 }

@@ -121,6 +121,7 @@ static void forget_context(struct nvs_context *context)
 		sample->begin = sample->end = NULL;
 		atomic_store(&sample->state, NVS_SAMPLE_FREE);
 	}
+	atomic_store(&context->under_way, 0);
 	for (int i = 0; i < 2; i++) {
 		context->pace.marker[i] = NULL;
 		atomic_store(&context->pace.recorded[i], false);

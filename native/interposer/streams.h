@@ -17,6 +17,7 @@ enum nvs_sample_state { NVS_SAMPLE_FREE = 0, NVS_SAMPLE_TAKEN = 1, NVS_SAMPLE_PE
 
 struct nvs_sample {
 	_Atomic uint32_t state;
+	struct nvs_context *context;
 	CUevent begin, end; /* made at first use */
 	uint64_t count;     /* submissions that this one stands for */
 	uint64_t since;     /* when the first of them may have been submitted, ns */
@@ -46,7 +47,9 @@ struct nvs_context {
 	struct nvs_stream legacy;
 	struct nvs_stream *streams; /* guarded by nvs_streams_lock, as is `orphans` */
 	struct nvs_stream *orphans;
-	_Atomic uint32_t next_sample;
+	_Atomic uint32_t next_sample; /* to be taken; all before `reaped` are free. Both count on, over the ring */
+	uint32_t reaped;              /* guarded by nvs_streams_lock */
+	_Atomic uint32_t under_way;   /* samples that are not free */
 	struct nvs_sample samples[NVS_SAMPLES];
 	struct nvs_pace pace;
 	struct nvs_context *next;

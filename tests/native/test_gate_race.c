@@ -12,7 +12,7 @@
 #include "../../native/interposer/env.c"
 
 #define SUBMITTERS 6
-#define DEFAULT_ROUNDS 3000
+#define DEFAULT_ROUNDS 2000
 
 static _Atomic bool mapped = true, stop;
 static _Atomic uint64_t submitted;

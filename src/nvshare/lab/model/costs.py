@@ -1,8 +1,8 @@
 """What software costs, in seconds, and what the library waits for.
 
-The first part comes from a few short runs on a busy two-core machine with the simulated driver: right in size, not to the
-digit. These costs are small against kernels of milliseconds; they are here so that the model does not promise exactly 1.
-The second part is what the library does by design; ``native/interposer`` has the same numbers.
+The first part comes from a few short runs on a busy two-core machine with the simulated driver: right in size, not to
+the digit. These costs are small against kernels of milliseconds; they are here so that the model does not promise
+exactly 1. The second part is what the library does by design; ``native/interposer`` has the same numbers.
 """
 
 from __future__ import annotations

@@ -68,7 +68,9 @@ class Workload:
         """The pause after each add, in seconds: about ``sleep``, the same sequence for the same seed.
 
         They vary because real pauses do. With equal ones, tasks that start together collide for ever: processor sharing
-        ends equal bursts at the same moment. Each two add up to twice ``sleep``, so that all seeds sleep equally long.
+        ends equal bursts at the same moment. The spread matters: in the model of three idle-small per T4 begun
+        together, the ratio is 1.20 with none, 1.08 with 0.1 %, 1.05 with 1 % and 1.02 from 10 % on. Each two pauses
+        add up to twice ``sleep``, so that all seeds sleep equally long.
         """
         source = seeded(seed)
         while True:
