@@ -37,7 +37,7 @@ def build(request: pytest.FixtureRequest) -> tuple[str, Path]:
 def test_native_test_is_clean_under_sanitizer(build: tuple[str, Path], program: str) -> None:
     # GIVEN a native test program and the simulated driver, both built with the sanitizer
     sanitizer, directory = build
-    node = sim.up("2xT4", speed=10)
+    node = sim.up("2xT4", speed=10, name="sanitizers")
     try:
         environment = {
             **os.environ,

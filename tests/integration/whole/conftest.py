@@ -98,7 +98,7 @@ class Node:
     """A simulated node with a scheduler of its own that can be killed and started again."""
 
     def __init__(self, spec: str, speed: float) -> None:
-        self.sim = sim.up(spec, speed=speed)
+        self.sim = sim.up(spec, speed=speed, name=f"whole-{os.getpid()}")
         self.speed = speed
         self.tasks: list[Task] = []
         self.env = {**os.environ, **self.sim.env(), "NVSHARE_SOCK": str(self.sim.socket)}
