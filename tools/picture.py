@@ -8,6 +8,7 @@ The picture needs no network: it names fonts, and loads none.
 from __future__ import annotations
 
 import argparse
+import io
 import re
 import subprocess
 from pathlib import Path
@@ -27,7 +28,7 @@ def main() -> None:
     arguments = parser.parse_args()
     output = subprocess.run(arguments.command, check=True, stdout=subprocess.PIPE, text=True).stdout
     lines = output.rstrip().splitlines()[-(arguments.tail or 0) :]
-    console = Console(record=True, width=WIDTH, file=Path("/dev/null").open("w"))
+    console = Console(record=True, width=WIDTH, file=io.StringIO())
     console.print(Text(f"$ {arguments.title}", style="bold green"))
     for line in lines:
         console.print(Text(line, style="bold" if "===" in line else ""))
