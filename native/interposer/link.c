@@ -213,6 +213,15 @@ CUresult nvs_link_attach(CUdevice device)
 
 /* ---- memory ---- */
 
+/* The lock is held. The thread sends it a little later, together with what follows. */
+static void memory_changed(struct nvs_gpu *gpu)
+{
+	if (gpu->dirty_since != 0)
+		return;
+	gpu->dirty_since = nvs_now_ns();
+	nvs_link_wake();
+}
+
 static bool within_limit(const struct nvs_gpu *gpu, uint64_t bytes)
 {
 	return gpu->mem_limit == 0 || (bytes <= gpu->mem_limit && gpu->allocated <= gpu->mem_limit - bytes);
@@ -249,8 +258,10 @@ void nvs_link_answer(uint32_t request, uint32_t denied)
 		link = &(*link)->next;
 	if (*link == NULL)
 		return;
-	if (denied == 0)
+	if (denied == 0) {
 		(*link)->gpu->allocated += (*link)->bytes;
+		memory_changed((*link)->gpu);
+	}
 	settle(link, denied);
 }
 
@@ -313,15 +324,6 @@ CUresult nvs_link_request(CUdevice device, uint64_t bytes)
 		return CUDA_SUCCESS;
 	tell_denied(&seen, denied, bytes);
 	return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-/* The lock is held. The thread sends it a little later, together with what follows. */
-static void memory_changed(struct nvs_gpu *gpu)
-{
-	if (gpu->dirty_since != 0)
-		return;
-	gpu->dirty_since = nvs_now_ns();
-	nvs_link_wake();
 }
 
 void nvs_link_release(CUdevice device, uint64_t bytes)

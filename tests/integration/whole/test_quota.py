@@ -84,3 +84,11 @@ def test_cards_memory_is_shared_out_only_once(node: Node) -> None:
     first.kill()
     node.await_status(lambda status: len(status["clients"]) == 1)
     assert second.ask("alloc 6000") == {"did": "alloc"}
+
+
+def test_status_shows_what_is_allocated_and_where(node: Node) -> None:
+    task = node.holder()
+    task.ask("alloc 512")
+    expected = 512 << 20
+    status = node.await_status(lambda status: status["clients"][0]["gpus"][0]["resident"] == expected)
+    assert status["clients"][0]["gpus"][0]["allocated"] == expected
