@@ -106,8 +106,12 @@ def _watch(socket: Path) -> None:
 @click.option("--pod", metavar="NAMESPACE/NAME", help="Whose quota: this pod.")
 @click.option("--run", metavar="ID", help="Whose quota: this `nvshare run`.")
 @click.option("--mem", metavar="SIZE", help="Memory quota, e.g. 4GiB, or none.")
-@click.option("--cores", metavar="PERCENT", help="Compute quota in percent of one GPU, 1 to 100, or none.")
-@click.option("--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks.")
+@click.option(
+    "--cores", metavar="PERCENT", help="Compute quota in percent of one GPU, 1 to 100, or none. Not enforced yet."
+)
+@click.option(
+    "--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks. Not enforced yet."
+)
 @click.pass_obj
 def set_command(socket: Path, /, mode: str | None, **options: Any) -> None:
     """Change the scheduling mode, or the quotas of one client's group.
@@ -127,6 +131,8 @@ def set_command(socket: Path, /, mode: str | None, **options: Any) -> None:
         click.echo(_describe_settings(_ask(socket, "set", mode=mode)["settings"]))
     if limits:
         click.echo(_describe_group(_ask(socket, "limit", target=targets, **limits)["group"]))
+        if limits.keys() & {"cores", "priority"}:
+            click.echo("[NVSHARE][WARN]: cores and priority are stored and shown, but not enforced yet", err=True)
 
 
 def _limits(mem: str | None, cores: str | None, priority: str | None) -> dict[str, Any]:

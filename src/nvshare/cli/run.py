@@ -210,7 +210,9 @@ def _end_leftovers() -> None:
 @click.option("--speed", type=float, help="How many times as fast as life the simulated node runs. Default: 1.")
 @click.option("--card-memory", type=SIZE, help="When a scheduler is started: bytes all tasks may allocate on a card.")
 @click.option("--mode", type=click.Choice(config.MODES), help="When a scheduler is started: how tasks share a card.")
-@click.option("--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks.")
+@click.option(
+    "--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks. Not enforced yet."
+)
 @click.option("--name", "label", help="How nvsharectl status calls this run. Default: the command's name.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
