@@ -103,6 +103,7 @@ class MemoryUpdated(Event):
     resident: int
     host: int = 0
     pinned: int = 0
+    applied: int = 0  # number of the last SetResidency that the client keeps to
 
 
 @dataclass(frozen=True)
