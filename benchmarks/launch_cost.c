@@ -48,8 +48,8 @@ int main(int argc, char **argv)
 	DRIVER(cuCtxSynchronize, (void));
 	DRIVER(cuModuleLoadData, (CUmodule *, const void *));
 	DRIVER(cuModuleGetFunction, (CUfunction *, CUmodule, const char *));
-	DRIVER(cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-				   void **, void **));
+	DRIVER(cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+				       CUstream, void **, void **));
 	CUcontext context;
 	CUmodule module;
 	CUfunction kernel;

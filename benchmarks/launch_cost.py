@@ -53,8 +53,9 @@ def instructions_by_object(text: str) -> Counter[str]:
 def build_program(directory: Path) -> Path:
     """Compile the program that launches."""
     program = directory / "launch_cost"
-    command = [os.environ.get("CC", "cc"), "-O2", f"-I{ROOT / 'native' / 'include'}", "-o", program]
-    subprocess.run([*command, ROOT / "benchmarks" / "launch_cost.c", "-ldl"], check=True)
+    source, headers = ROOT / "benchmarks" / "launch_cost.c", ROOT / "native" / "include"
+    compiler = os.environ.get("CC", "cc")
+    subprocess.run([compiler, "-O2", f"-I{headers}", "-o", str(program), str(source), "-ldl"], check=True)
     return program
 
 

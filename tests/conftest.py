@@ -16,7 +16,7 @@ for name in [name for name in os.environ if name.startswith("NVSHARE_") and name
 @pytest.fixture(scope="session", autouse=True)
 def runtime_directory() -> Iterator[str]:
     # Short, because the path of a unix socket has at most 107 characters.
-    directory = tempfile.mkdtemp(prefix="nvs-", dir="/tmp")  # noqa: S108
+    directory = tempfile.mkdtemp(prefix="nvs-", dir="/tmp")
     os.environ["XDG_RUNTIME_DIR"] = directory
     yield directory
     from nvshare.gpu import sim

@@ -1,5 +1,6 @@
-/* The part of the CUDA driver's binary interface that nvshare touches, written from its public documentation: opaque handles,
- * result codes, and the few structures whose fields are read. Shared by the interposer and the simulated driver. */
+/* The part of the CUDA driver's binary interface that nvshare touches, written from its public documentation: opaque
+ * handles, result codes, and the few structures whose fields are read. Shared by the interposer and the simulated
+ * driver. */
 #ifndef NVSHARE_CUDA_ABI_H
 #define NVSHARE_CUDA_ABI_H
 
@@ -151,7 +152,12 @@ typedef enum CUpointer_attribute {
 	CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
 } CUpointer_attribute;
 
-typedef enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2, CU_MEMORYTYPE_ARRAY = 3, CU_MEMORYTYPE_UNIFIED = 4 } CUmemorytype;
+typedef enum {
+	CU_MEMORYTYPE_HOST = 1,
+	CU_MEMORYTYPE_DEVICE = 2,
+	CU_MEMORYTYPE_ARRAY = 3,
+	CU_MEMORYTYPE_UNIFIED = 4
+} CUmemorytype;
 
 typedef struct CUDA_MEMCPY2D {
 	size_t srcXInBytes, srcY;

@@ -1,5 +1,6 @@
-/* The wire protocol for C. src/nvshare/wire/messages.py is the same definition for Python and says what each message means;
- * tests/integration/test_protocol_layout.py proves the two equal. All integers little-endian, all fields naturally aligned. */
+/* The wire protocol for C. src/nvshare/wire/messages.py is the same definition for Python and says what each message
+ * means; tests/integration/test_protocol_layout.py proves the two equal. All integers little-endian, all fields
+ * naturally aligned. */
 #ifndef NVSHARE_PROTOCOL_H
 #define NVSHARE_PROTOCOL_H
 

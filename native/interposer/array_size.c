@@ -46,7 +46,7 @@ uint64_t nvs_array3d_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc)
 uint64_t nvs_array_bytes(const CUDA_ARRAY_DESCRIPTOR *desc)
 {
 	CUDA_ARRAY3D_DESCRIPTOR flat = {
-	    .Width = desc->Width, .Height = desc->Height, .Format = desc->Format, .NumChannels = desc->NumChannels};
+		.Width = desc->Width, .Height = desc->Height, .Format = desc->Format, .NumChannels = desc->NumChannels};
 	return nvs_array3d_bytes(&flat);
 }
 

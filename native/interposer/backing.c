@@ -25,9 +25,9 @@ static CUmemAllocationProp properties(CUdevice device)
 	if (nvs_real.cuDeviceGetAttribute(&rdma, ATTRIBUTE_RDMA_WITH_VIRTUAL_MEMORY, device) != CUDA_SUCCESS)
 		rdma = 0;
 	return (CUmemAllocationProp){
-	    .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-	    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
-	    .allocFlags.gpuDirectRDMACapable = rdma != 0,
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+		.allocFlags.gpuDirectRDMACapable = rdma != 0,
 	};
 }
 
@@ -44,8 +44,8 @@ static size_t ask_granularity(CUdevice device)
 	int supported = 0;
 	size_t granularity = 0;
 	if (!driver_has_virtual_memory() ||
-	    nvs_real.cuDeviceGetAttribute(&supported, ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED, device) != CUDA_SUCCESS ||
-	    !supported)
+		nvs_real.cuDeviceGetAttribute(&supported, ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED, device) != CUDA_SUCCESS ||
+		!supported)
 		return UNSUPPORTED;
 	CUmemAllocationProp prop = properties(device);
 	CUresult result = nvs_real.cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
@@ -61,8 +61,8 @@ static size_t granularity_of(CUdevice device)
 		known = ask_granularity(device);
 		atomic_store(&granularities[device], known);
 		if (known == UNSUPPORTED)
-			NVS_DEBUG(
-			    "device %d has no virtual-memory API: its memory is counted, but cannot be moved", device);
+			NVS_DEBUG("device %d has no virtual-memory API: its memory is counted, but cannot be moved",
+				device);
 	}
 	return known;
 }
@@ -80,8 +80,8 @@ static CUresult set_access(CUdeviceptr base, size_t size, CUdevice device, uint6
 	for (int i = 0; i < NVS_MAX_DEVICES; i++)
 		if (accessors & (1ull << i))
 			access[count++] = (CUmemAccessDesc){
-			    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = i},
-			    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+				.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = i},
+				.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 			};
 	return nvs_real.cuMemSetAccess(base, size, access, count);
 }
@@ -255,7 +255,7 @@ CUresult nvs_backing_allow_peer(CUdevice owner, CUdevice accessor)
 	for (size_t i = 0; i < count; i++)
 		if (set_access(ranges[i].base, ranges[i].size, owner, allowed) != CUDA_SUCCESS)
 			NVS_DEBUG("device %d got no access to %zu bytes at 0x%llx of device %d", accessor,
-			    ranges[i].size, ranges[i].base, owner);
+				ranges[i].size, ranges[i].base, owner);
 	free(ranges);
 	return CUDA_SUCCESS;
 }

@@ -69,9 +69,9 @@ NVS_EXPORT CUresult cuInit(unsigned flags)
 CREATE_CONTEXT(cuCtxCreate, (CUcontext * ctx, unsigned flags, CUdevice device), (ctx, flags, device))
 CREATE_CONTEXT(cuCtxCreate_v2, (CUcontext * ctx, unsigned flags, CUdevice device), (ctx, flags, device))
 CREATE_CONTEXT(cuCtxCreate_v3, (CUcontext * ctx, void *affinity, int count, unsigned flags, CUdevice device),
-    (ctx, affinity, count, flags, device))
+	(ctx, affinity, count, flags, device))
 CREATE_CONTEXT(
-    cuCtxCreate_v4, (CUcontext * ctx, void *params, unsigned flags, CUdevice device), (ctx, params, flags, device))
+	cuCtxCreate_v4, (CUcontext * ctx, void *params, unsigned flags, CUdevice device), (ctx, params, flags, device))
 
 static bool is_managed(CUdevice device)
 {
@@ -215,7 +215,7 @@ NVS_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 	nvs_inside++;
 	CUresult result = nvs_real.cuCtxEnablePeerAccess(peer, flags);
 	if (result == CUDA_SUCCESS && nvs_real.cuCtxGetDevice(&accessor) == CUDA_SUCCESS &&
-	    nvs_context_device(peer, &owner) == CUDA_SUCCESS)
+		nvs_context_device(peer, &owner) == CUDA_SUCCESS)
 		result = nvs_backing_allow_peer(owner, accessor);
 	nvs_inside--;
 	return result;

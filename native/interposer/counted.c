@@ -114,19 +114,19 @@ CUresult nvs_counted_ask(CUdevice device, uint64_t bytes)
 }
 
 CUresult nvs_counted_settle(
-    CUresult result, enum nvs_counted_kind kind, const void *made, CUdevice device, uint64_t bytes)
+	CUresult result, enum nvs_counted_kind kind, const void *made, CUdevice device, uint64_t bytes)
 {
 	struct counted *entry = result == CUDA_SUCCESS ? calloc(1, sizeof(*entry)) : NULL;
 	if (entry != NULL) {
-		*entry =
-		    (struct counted){.kind = kind, .bytes = bytes, .device = device, .context = nvs_current_context()};
+		*entry = (struct counted){
+			.kind = kind, .bytes = bytes, .device = device, .context = nvs_current_context()};
 		memcpy(&entry->key, made, sizeof(entry->key));
 		if (remember(entry))
 			return result;
 		free(entry);
 	}
-	give_back(
-	    device, bytes); /* the call failed, or the memory could not be remembered and would be counted for ever */
+	give_back(device,
+		bytes); /* the call failed, or the memory could not be remembered and would be counted for ever */
 	return result;
 }
 
@@ -212,9 +212,9 @@ static CUresult device_of_stream(CUstream stream, CUdevice *device)
 ALLOC_ASYNC(cuMemAllocAsync, (CUdeviceptr * p, size_t n, CUstream stream), (p, n, stream), stream)
 ALLOC_ASYNC(cuMemAllocAsync_ptsz, (CUdeviceptr * p, size_t n, CUstream stream), (p, n, stream), stream)
 ALLOC_ASYNC(cuMemAllocFromPoolAsync, (CUdeviceptr * p, size_t n, CUmemoryPool pool, CUstream stream),
-    (p, n, pool, stream), stream)
+	(p, n, pool, stream), stream)
 ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr * p, size_t n, CUmemoryPool pool, CUstream stream),
-    (p, n, pool, stream), stream)
+	(p, n, pool, stream), stream)
 
 /* Memory of ours may be freed this way too; it is parked until the stream's work is finished, like any other free. */
 #define FREE_ASYNC(name)                                                                                               \
@@ -238,7 +238,7 @@ FREE_ASYNC(cuMemFreeAsync_ptsz)
 
 /* Our own backing calls the driver directly and does not come here. */
 NVS_EXPORT CUresult cuMemCreate(
-    CUmemGenericAllocationHandle *handle, size_t n, const CUmemAllocationProp *prop, unsigned long long flags)
+	CUmemGenericAllocationHandle *handle, size_t n, const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	NVS_PASS_INSIDE(cuMemCreate, (handle, n, prop, flags));
 	if (handle == NULL || prop == NULL || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -248,7 +248,7 @@ NVS_EXPORT CUresult cuMemCreate(
 	CUresult result = nvs_counted_ask(device, n);
 	if (result == CUDA_SUCCESS)
 		result = nvs_counted_settle(
-		    nvs_real.cuMemCreate(handle, n, prop, flags), NVS_COUNTED_HANDLE, handle, device, n);
+			nvs_real.cuMemCreate(handle, n, prop, flags), NVS_COUNTED_HANDLE, handle, device, n);
 	nvs_inside--;
 	return result;
 }
@@ -282,11 +282,11 @@ NVS_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	}
 
 CREATE_ARRAY(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *desc), (array, desc), NVS_COUNTED_ARRAY,
-    nvs_array_bytes(desc))
+	nvs_array_bytes(desc))
 CREATE_ARRAY(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *desc), (array, desc),
-    NVS_COUNTED_ARRAY, nvs_array3d_bytes(desc))
+	NVS_COUNTED_ARRAY, nvs_array3d_bytes(desc))
 CREATE_ARRAY(cuMipmappedArrayCreate, (CUmipmappedArray * array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels),
-    (array, desc, levels), NVS_COUNTED_MIPMAP, nvs_mipmap_bytes(desc, levels))
+	(array, desc, levels), NVS_COUNTED_MIPMAP, nvs_mipmap_bytes(desc, levels))
 
 #define DESTROY_ARRAY(name, type, kind)                                                                                \
 	NVS_EXPORT CUresult name(type array)                                                                           \

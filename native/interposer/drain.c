@@ -60,7 +60,7 @@ bool nvs_drain_record(void)
 {
 	pthread_mutex_lock(&nvs_streams_lock);
 	bool recorded =
-	    !atomic_load(&nvs_exiting) && atomic_load(&nvs_captures) == 0 && nvs_each_context(record_context);
+		!atomic_load(&nvs_exiting) && atomic_load(&nvs_captures) == 0 && nvs_each_context(record_context);
 	pthread_mutex_unlock(&nvs_streams_lock);
 	return recorded;
 }

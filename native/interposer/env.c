@@ -14,6 +14,7 @@
 
 #define SYSTEM_SOCKET "/var/run/nvshare/scheduler.sock"
 #define NAMESPACE_FILE "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+#define LARGEST_SIZE (1ull << 56) /* as config.py's MAX_SIZE */
 #define SIZE_FORMS "use 4Gi or 4GiB (2^32 bytes), 4G or 4GB (4*10^9 bytes), 512Mi, or plain bytes"
 
 static struct nvs_env environment;
@@ -71,10 +72,10 @@ bool nvs_parse_size(const char *text, uint64_t *bytes)
 	if (factor == 0 || *skip_space(end) != '\0')
 		return false;
 	/* Refused before it is multiplied: 29 digits times 2^50 would overflow 128 bits. */
-	if (number / scale > INT64_MAX / factor)
+	if (number / scale > LARGEST_SIZE / factor)
 		return false;
 	number = number * factor / scale;
-	if (number == 0 || number > INT64_MAX)
+	if (number == 0 || number > LARGEST_SIZE)
 		return false;
 	*bytes = (uint64_t)number;
 	return true;

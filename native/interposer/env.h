@@ -22,7 +22,7 @@ struct nvs_env {
 const struct nvs_env *nvs_env(void);
 
 /* "4Gi", "4GiB", "4G", "4GB", "1.5Gi", "512Mi", bytes; as config.py's parse_size. False when it does not parse, is
- * zero, or is larger than 2^63-1. */
+ * zero, or larger than 2^56. */
 bool nvs_parse_size(const char *text, uint64_t *bytes);
 
 #endif

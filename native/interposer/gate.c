@@ -39,7 +39,7 @@ static struct nvs_thread *reuse_slot(void)
 	for (struct nvs_thread *slot = atomic_load(&threads); slot != NULL; slot = slot->next) {
 		uint32_t free = 0;
 		if (atomic_load_explicit(&slot->taken, memory_order_relaxed) == 0 &&
-		    atomic_compare_exchange_strong(&slot->taken, &free, 1))
+			atomic_compare_exchange_strong(&slot->taken, &free, 1))
 			return slot;
 	}
 	return NULL;

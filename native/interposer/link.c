@@ -18,7 +18,6 @@
 
 #define ANSWER_WAIT_NS (2 * NVS_NS_PER_S)
 #define LIMITS_WAIT_NS (200 * NVS_NS_PER_MS) /* they follow the answer at once */
-#define STACK_SIZE (512u * 1024u)
 
 struct nvs_link nvs_link = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1, .wake_fd = -1};
 
@@ -96,7 +95,6 @@ static bool start_thread(void)
 	sigset_t all, before;
 	pthread_attr_init(&attributes);
 	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attributes, STACK_SIZE);
 	sigfillset(&all); /* the application's signal handlers are not for this thread */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	int error = pthread_create(&thread, &attributes, nvs_link_thread, NULL);
@@ -132,7 +130,7 @@ static bool device_uuid(CUdevice device, char text[48])
 	int used = snprintf(text, 48, "GPU-");
 	for (int i = 0; i < 16; i++)
 		used += snprintf(text + used, 48 - (size_t)used,
-		    i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)uuid.bytes[i]);
+			i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)uuid.bytes[i]);
 	return true;
 }
 
@@ -153,7 +151,7 @@ static struct nvs_gpu *add_gpu(CUdevice device, const char *uuid)
 static bool wait_change(uint64_t deadline)
 {
 	struct timespec until = {
-	    .tv_sec = (time_t)(deadline / NVS_NS_PER_S), .tv_nsec = (long)(deadline % NVS_NS_PER_S)};
+		.tv_sec = (time_t)(deadline / NVS_NS_PER_S), .tv_nsec = (long)(deadline % NVS_NS_PER_S)};
 	return pthread_cond_timedwait(&nvs_link.changed, &nvs_link.lock, &until) != ETIMEDOUT;
 }
 
@@ -202,8 +200,9 @@ CUresult nvs_link_attach(CUdevice device)
 	bool refused = nvs_link.phase == NVS_LINK_REFUSED;
 	pthread_mutex_unlock(&nvs_link.lock);
 	if (!answered && env->require) {
-		NVS_WARN("no scheduler at %s, and NVSHARE_REQUIRE is set: start nvshare-scheduler, or unset it",
-		    env->socket_path);
+		if (!refused)
+			NVS_WARN("no scheduler at %s, and NVSHARE_REQUIRE is set: start nvshare-scheduler, or unset it",
+				env->socket_path);
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 	}
 	if (!answered && !refused && !atomic_exchange(&told_absent, true))
@@ -264,9 +263,9 @@ static bool counted_by_scheduler(const struct nvs_gpu *gpu)
 static uint32_t ask_scheduler(struct nvs_gpu *gpu, uint64_t bytes)
 {
 	struct nvs_waiter waiter = {
-	    .request = ++nvs_link.requests, .gpu = gpu, .bytes = bytes, .next = nvs_link.waiters};
+		.request = ++nvs_link.requests, .gpu = gpu, .bytes = bytes, .next = nvs_link.waiters};
 	struct nvs_mem_request ask = {
-	    .gpu = (uint32_t)(gpu - nvs_link.gpus), .request = waiter.request, .bytes = bytes};
+		.gpu = (uint32_t)(gpu - nvs_link.gpus), .request = waiter.request, .bytes = bytes};
 	nvs_link_send_memory(gpu); /* what was freed before is usable by this request */
 	nvs_link.waiters = &waiter;
 	if (!nvs_link_send_locked(NVS_MEM_REQUEST, &ask, sizeof(ask)))
@@ -282,13 +281,15 @@ static void tell_denied(const struct nvs_gpu *gpu, uint32_t reason, uint64_t byt
 	if (atomic_exchange(&told_denied, true))
 		return;
 	if (reason == NVS_DENY_QUOTA)
-		NVS_WARN("%llu MiB denied, %llu MiB are in use here: the memory quota is %llu MiB (NVSHARE_GPU_MEMORY_LIMIT "
+		NVS_WARN("%llu MiB denied, %llu MiB are in use here: the memory quota is %llu MiB "
+			 "(NVSHARE_GPU_MEMORY_LIMIT "
 			 "or nvsharectl set --mem)",
 			(unsigned long long)(bytes >> 20), (unsigned long long)(gpu->allocated >> 20),
 			(unsigned long long)(gpu->mem_limit >> 20));
 	else
-		NVS_WARN("%llu MiB denied, %llu MiB are in use here: the %s has no more room", (unsigned long long)(bytes >> 20),
-			(unsigned long long)(gpu->allocated >> 20), reason == NVS_DENY_HOST ? "host's memory" : "card");
+		NVS_WARN("%llu MiB denied, %llu MiB are in use here: the %s has no more room",
+			(unsigned long long)(bytes >> 20), (unsigned long long)(gpu->allocated >> 20),
+			reason == NVS_DENY_HOST ? "host's memory" : "card");
 }
 
 CUresult nvs_link_request(CUdevice device, uint64_t bytes)

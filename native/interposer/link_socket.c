@@ -25,19 +25,19 @@ int nvs_socket_connect(const char *path, int *fd)
 }
 
 bool nvs_socket_send(
-    int fd, uint16_t type, uint32_t sequence, const void *payload, size_t size, const void *rest, size_t rest_size)
+	int fd, uint16_t type, uint32_t sequence, const void *payload, size_t size, const void *rest, size_t rest_size)
 {
 	struct nvs_header header = {
-	    .magic = NVS_MAGIC,
-	    .version = NVS_VERSION,
-	    .type = type,
-	    .length = (uint32_t)(size + rest_size),
-	    .sequence = sequence,
+		.magic = NVS_MAGIC,
+		.version = NVS_VERSION,
+		.type = type,
+		.length = (uint32_t)(size + rest_size),
+		.sequence = sequence,
 	};
 	struct iovec parts[] = {
-	    {.iov_base = &header, .iov_len = sizeof(header)},
-	    {.iov_base = (void *)payload, .iov_len = size},
-	    {.iov_base = (void *)rest, .iov_len = rest_size},
+		{.iov_base = &header, .iov_len = sizeof(header)},
+		{.iov_base = (void *)payload, .iov_len = size},
+		{.iov_base = (void *)rest, .iov_len = rest_size},
 	};
 	struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
 	ssize_t sent;
@@ -71,7 +71,7 @@ enum nvs_frame_result nvs_frames_next(struct nvs_frames *frames, struct nvs_head
 	/* A refusal can be read across versions: it is what a scheduler of another version answers. */
 	bool readable = header->version == NVS_VERSION || header->type == NVS_REFUSED;
 	if (header->magic != NVS_MAGIC || !readable || header->length > NVS_MAX_REQUEST ||
-	    header->sequence != frames->expected + 1)
+		header->sequence != frames->expected + 1)
 		return NVS_FRAME_BAD;
 	if (left < sizeof(*header) + header->length)
 		return NVS_FRAME_NONE;

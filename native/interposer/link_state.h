@@ -53,7 +53,7 @@ struct nvs_waiter {
 
 struct nvs_link {
 	pthread_mutex_t
-	    lock; /* short: held for bookkeeping and one non-blocking send, never for a log line or a driver call */
+		lock; /* short: held for bookkeeping and one non-blocking send, never for a log line or a driver call */
 	pthread_cond_t changed;
 	enum nvs_link_phase phase;
 	bool running; /* the thread */
@@ -130,6 +130,6 @@ int nvs_socket_connect(const char *path, int *fd);
 bool nvs_socket_receive(int fd, struct nvs_frames *frames);
 /* One frame of one or two parts. False when it could not be sent whole, at once. */
 bool nvs_socket_send(
-    int fd, uint16_t type, uint32_t sequence, const void *payload, size_t size, const void *rest, size_t rest_size);
+	int fd, uint16_t type, uint32_t sequence, const void *payload, size_t size, const void *rest, size_t rest_size);
 
 #endif

@@ -12,7 +12,6 @@
 #include "link.h"
 #include "log.h"
 
-#define LIBRARY_VERSION "0.1.0"
 #define RETRY_FIRST_NS (100 * NVS_NS_PER_MS)
 #define RETRY_LAST_NS NVS_NS_PER_S
 #define RETRY_BUSY_NS (10 * NVS_NS_PER_MS) /* the scheduler is there, but has many to let in */
@@ -94,7 +93,7 @@ static void on_refused(const struct nvs_refused *message)
 {
 	if (!thread.refusal_told)
 		NVS_WARN("the scheduler refused this process: %.*s; running without sharing",
-		    (int)sizeof(message->reason), message->reason);
+			(int)sizeof(message->reason), message->reason);
 	thread.refusal_told = true;
 	thread.was_lost = nvs_link.client_id != 0;
 	thread.never_retry = message->code == REFUSED_VERSION;
@@ -200,12 +199,12 @@ static void send_register(void)
 	const struct nvs_env *env = nvs_env();
 	struct nvs_gpu_entry entries[NVS_MAX_GPUS];
 	struct nvs_register hello = {
-	    .previous_id = nvs_link.client_id,
-	    .mem_limit = env->mem_limit,
-	    .core_limit = env->core_limit,
-	    .priority = env->priority,
-	    .gpu_count = nvs_link.gpu_count,
-	    .library = LIBRARY_VERSION,
+		.previous_id = nvs_link.client_id,
+		.mem_limit = env->mem_limit,
+		.core_limit = env->core_limit,
+		.priority = env->priority,
+		.gpu_count = nvs_link.gpu_count,
+		.library = NVS_RELEASE,
 	};
 	snprintf(hello.name, sizeof(hello.name), "%s", program_invocation_short_name);
 	memcpy(hello.pod_name, env->pod_name, sizeof(hello.pod_name));
@@ -213,7 +212,7 @@ static void send_register(void)
 	for (uint32_t i = 0; i < nvs_link.gpu_count; i++)
 		fill_entry(&entries[i], &nvs_link.gpus[i]);
 	if (!nvs_socket_send(nvs_link.fd, NVS_REGISTER, ++nvs_link.frames_sent, &hello, sizeof(hello), entries,
-		nvs_link.gpu_count * sizeof(entries[0])))
+		    nvs_link.gpu_count * sizeof(entries[0])))
 		nvs_link.broken = true;
 }
 
@@ -289,7 +288,7 @@ static void disconnect(const char *why)
 	nvs_turn_uncontrolled();
 	if (registered) {
 		NVS_WARN("lost the scheduler at %s (%s): running without sharing until it is back",
-		    nvs_env()->socket_path, why);
+			nvs_env()->socket_path, why);
 		thread.was_lost = true;
 	}
 	if (now - thread.connected_at > STEADY_NS && thread.retry_wait <= RETRY_LAST_NS)
@@ -325,10 +324,10 @@ void nvs_link_send_memory(struct nvs_gpu *gpu)
 	if (gpu->dirty_since == 0 || !gpu->announced)
 		return;
 	struct nvs_mem_update update = {
-	    .gpu = (uint32_t)(gpu - nvs_link.gpus),
-	    .released = gpu->released,
-	    .resident = gpu->allocated,
-	    .pinned = gpu->pinned < gpu->allocated ? gpu->pinned : gpu->allocated,
+		.gpu = (uint32_t)(gpu - nvs_link.gpus),
+		.released = gpu->released,
+		.resident = gpu->allocated,
+		.pinned = gpu->pinned < gpu->allocated ? gpu->pinned : gpu->allocated,
 	};
 	gpu->dirty_since = 0;
 	nvs_link_send_locked(NVS_MEM_UPDATE, &update, sizeof(update));
@@ -360,10 +359,10 @@ static void send_usage(uint64_t now)
 		struct nvs_usage_counters counters;
 		nvs_meter_usage(gpu->device, &counters);
 		struct nvs_usage usage = {
-		    .gpu = i,
-		    .window = counters.window,
-		    .occupied_us = counters.occupied_us,
-		    .submissions = counters.submissions,
+			.gpu = i,
+			.window = counters.window,
+			.occupied_us = counters.occupied_us,
+			.submissions = counters.submissions,
 		};
 		bool changed = counters.occupied_us != gpu->told.occupied_us ||
 			       counters.submissions != gpu->told.submissions || counters.window != gpu->told.window;
@@ -407,8 +406,8 @@ static void follow(uint64_t now)
 static void wait_for_something(uint64_t until)
 {
 	struct pollfd watched[] = {
-	    {.fd = nvs_link.wake_fd, .events = POLLIN},
-	    {.fd = nvs_link.fd, .events = POLLIN},
+		{.fd = nvs_link.wake_fd, .events = POLLIN},
+		{.fd = nvs_link.fd, .events = POLLIN},
 	};
 	uint64_t now = nvs_now_ns();
 	struct timespec left = {0};

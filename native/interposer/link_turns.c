@@ -48,11 +48,11 @@ static void report_released(struct nvs_gpu *gpu, enum nvs_release_reason reason,
 	struct nvs_usage_counters usage;
 	nvs_meter_usage(gpu->device, &usage);
 	struct nvs_lock_released released = {
-	    .gpu = (uint32_t)(gpu - nvs_link.gpus),
-	    .reason = reason,
-	    .grant = gpu->grant,
-	    .occupied_us = usage.occupied_us - gpu->occupied_at_grant,
-	    .drain_us = drain_us,
+		.gpu = (uint32_t)(gpu - nvs_link.gpus),
+		.reason = reason,
+		.grant = gpu->grant,
+		.occupied_us = usage.occupied_us - gpu->occupied_at_grant,
+		.drain_us = drain_us,
 	};
 	if (nvs_link_send(NVS_LOCK_RELEASED, &released, sizeof(released)))
 		NVS_INFO("Sent LOCK_RELEASED");

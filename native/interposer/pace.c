@@ -58,7 +58,7 @@ void nvs_pace_mark(struct nvs_thread *self, CUstream stream)
 		CUcontext popped;
 		if (nvs_real.cuCtxPushCurrent_v2(atomic_load(&pace->context->handle)) == CUDA_SUCCESS) {
 			if (nvs_real.cuEventCreate(marker, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC) !=
-			    CUDA_SUCCESS)
+				CUDA_SUCCESS)
 				*marker = NULL;
 			nvs_real.cuCtxPopCurrent_v2(&popped);
 		}

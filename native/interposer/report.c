@@ -28,7 +28,7 @@ NVS_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 	nvs_inside++;
 	CUresult result = nvs_real.cuMemGetInfo_v2(available, total);
 	if (result == CUDA_SUCCESS && nvs_real.cuCtxGetDevice(&device) == CUDA_SUCCESS &&
-	    sees_own_card(device, total)) {
+		sees_own_card(device, total)) {
 		nvs_memory_reap(0); /* a free that the application has made is seen here */
 		uint64_t allocated = nvs_link_allocated(device);
 		*available = allocated < *total ? *total - allocated : 0;

@@ -173,8 +173,8 @@ static void fill_nvml(void *handle)
 #include "nvml_hooks.def"
 }
 
-/* The lock may be held while a library's constructors run; those that come back to us on this thread find nvs_inside set and
- * are passed through, so they cannot wait for it. */
+/* The lock may be held while a library's constructors run; those that come back to us on this thread find nvs_inside
+ * set and are passed through, so they cannot wait for it. */
 static bool resolve(_Atomic int *state, const char *library, void (*fill)(void *))
 {
 	if (atomic_load_explicit(state, memory_order_acquire) == RESOLVED)
@@ -236,7 +236,8 @@ __attribute__((visibility("hidden"), used)) void *nvs_route_dlsym(void *handle, 
 {
 	find_libc();
 	const struct hook *hook = hook_named(name);
-	/* RTLD_NEXT depends on who asks: the jump that follows keeps it right, and finds us or the driver as the link order says. */
+	/* RTLD_NEXT depends on who asks: the jump that follows keeps it right, and finds us or the driver as the link
+	 * order says. */
 	if (hook == NULL || nvs_inside || handle == RTLD_NEXT)
 		return NULL;
 	return answer(hook, nvs_libc_dlsym(handle, name));

@@ -16,7 +16,8 @@ struct nvs_real {
 #include "hooks.def"
 };
 
-/* Real driver functions. An entry is NULL when the driver has no such symbol. Valid after nvs_resolve_driver() returned true. */
+/* Real driver functions. An entry is NULL when the driver has no such symbol. Valid after nvs_resolve_driver() returned
+ * true. */
 extern struct nvs_real nvs_real;
 
 /* The same for NVML, from nvml_hooks.def. Valid after nvs_resolve_nvml() returned true. */
@@ -26,8 +27,8 @@ struct nvs_real_nvml {
 };
 extern struct nvs_real_nvml nvs_nvml;
 
-/* Find the real libcuda (once). False when there is none. Safe from any thread, from inside another library's constructor,
- * and before our own initialisation. */
+/* Find the real libcuda (once). False when there is none. Safe from any thread, from inside another library's
+ * constructor, and before our own initialisation. */
 bool nvs_resolve_driver(void);
 bool nvs_resolve_nvml(void);
 

@@ -190,7 +190,7 @@ static void forget_capture(CUstream stream)
 	for (struct capture **link = &captures; *link != NULL; link = &(*link)->next) {
 		struct capture *capture = *link;
 		if (capture->stream != stream ||
-		    (stream == CU_STREAM_PER_THREAD && !pthread_equal(capture->thread, pthread_self())))
+			(stream == CU_STREAM_PER_THREAD && !pthread_equal(capture->thread, pthread_self())))
 			continue;
 		*link = capture->next;
 		free(capture);
@@ -232,9 +232,9 @@ static void capture_ended(CUstream stream)
 BEGIN_CAPTURE_PT(cuStreamBeginCapture, (CUstream stream), (stream))
 BEGIN_CAPTURE_PT(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
 BEGIN_CAPTURE_PT(cuStreamBeginCaptureToGraph,
-    (CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t count,
-	CUstreamCaptureMode mode),
-    (stream, graph, deps, edges, count, mode))
+	(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t count,
+		CUstreamCaptureMode mode),
+	(stream, graph, deps, edges, count, mode))
 
 /* An attempt to end it from the wrong thread leaves the capture as it was. */
 #define END_CAPTURE(name, where)                                                                                       \
@@ -284,7 +284,7 @@ static void stream_destroyed(CUstream handle)
 	pthread_mutex_lock(&nvs_streams_lock);
 	forget_capture(handle);
 	for (struct nvs_context *context = nvs_context_first(); context != NULL && stream == NULL;
-	    context = context->next) {
+		context = context->next) {
 		stream = take_stream(context, handle);
 		if (stream != NULL)
 			nvs_drain_orphan(context, stream);

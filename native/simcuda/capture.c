@@ -82,7 +82,7 @@ NVS_API cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
 		return nvs_end(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	if (stream->capture != NULL || mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED)
 		return nvs_end(
-		    stream->capture != NULL ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_INVALID_VALUE);
+			stream->capture != NULL ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_INVALID_VALUE);
 	CUgraph graph;
 	result = graph_new(&graph);
 	if (result != CUDA_SUCCESS)
@@ -106,15 +106,15 @@ NVS_API cuStreamBeginCapture(CUstream stream)
 }
 NVS_PT(cuStreamBeginCapture, _ptsz, (CUstream stream), (stream))
 
-NVS_API cuStreamBeginCaptureToGraph(
-    CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t count, CUstreamCaptureMode mode)
+NVS_API cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges,
+	size_t count, CUstreamCaptureMode mode)
 {
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 NVS_PT(cuStreamBeginCaptureToGraph, _ptsz,
-    (CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t count,
-	CUstreamCaptureMode mode),
-    (stream, graph, deps, edges, count, mode))
+	(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t count,
+		CUstreamCaptureMode mode),
+	(stream, graph, deps, edges, count, mode))
 
 static void graph_free(CUgraph graph)
 {
@@ -168,7 +168,7 @@ NVS_API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 NVS_PT(cuStreamIsCapturing, _ptsz, (CUstream stream, CUstreamCaptureStatus *status), (stream, status))
 
 NVS_API cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-    const CUgraphNode **deps, size_t *count)
+	const CUgraphNode **deps, size_t *count)
 {
 	CUresult result = cuStreamIsCapturing(handle, status);
 	if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
@@ -188,9 +188,9 @@ NVS_API cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *status
 	return nvs_end(CUDA_SUCCESS);
 }
 NVS_PT(cuStreamGetCaptureInfo_v2, _ptsz,
-    (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **deps,
-	size_t *count),
-    (stream, status, id, graph, deps, count))
+	(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **deps,
+		size_t *count),
+	(stream, status, id, graph, deps, count))
 
 NVS_API cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {

@@ -86,7 +86,7 @@ struct nvs_view nvs_contents_view(const struct nvs_contents *contents, size_t of
 	if (extent->buffer == NULL)
 		return (struct nvs_view){.pattern = extent->pattern, .length = length};
 	return (struct nvs_view){
-	    .bytes = extent->buffer->bytes + extent->skip + (offset - extent->start), .length = length};
+		.bytes = extent->buffer->bytes + extent->skip + (offset - extent->start), .length = length};
 }
 
 void nvs_view_copy(const struct nvs_view *view, size_t offset, void *to, size_t length)

@@ -14,8 +14,8 @@ static CUresult context_new(CUdevice device, unsigned flags, CUcontext *out)
 	struct nvs_node *node = nvs_process.node;
 	nvs_node_lock(node);
 	int slot = ctx == NULL || effects == NULL
-		       ? -1
-		       : nvs_slot_claim(node, (unsigned)gpu, true, node->profile.context_bytes);
+			   ? -1
+			   : nvs_slot_claim(node, (unsigned)gpu, true, node->profile.context_bytes);
 	nvs_node_unlock(node);
 	if (slot < 0) {
 		free(ctx);
@@ -23,13 +23,13 @@ static CUresult context_new(CUdevice device, unsigned flags, CUcontext *out)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	*ctx = (struct CUctx_st){.magic = NVS_CONTEXT,
-	    .device = device,
-	    .gpu = (unsigned)gpu,
-	    .flags = flags,
-	    .slot = slot,
-	    .peers = 1ull << gpu,
-	    .effects = effects,
-	    .next = nvs_process.contexts};
+		.device = device,
+		.gpu = (unsigned)gpu,
+		.flags = flags,
+		.slot = slot,
+		.peers = 1ull << gpu,
+		.effects = effects,
+		.next = nvs_process.contexts};
 	CUresult result = nvs_stream_new(ctx, 0, 0, &ctx->legacy);
 	nvs_process.contexts = ctx;
 	*out = ctx;

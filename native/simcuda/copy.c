@@ -26,8 +26,8 @@ static CUresult submit_copy(CUstream handle, const struct nvs_effect *effect, en
 	if (bytes == 0)
 		return nvs_end(CUDA_SUCCESS);
 	if ((nvs_is_device_address(effect->copy.dst) && !is_known(effect->copy.dst, effect->copy.width)) ||
-	    (nvs_is_device_address(effect->copy.src) && !is_known(effect->copy.src, effect->copy.width)) ||
-	    effect->copy.dst == 0 || effect->copy.src == 0)
+		(nvs_is_device_address(effect->copy.src) && !is_known(effect->copy.src, effect->copy.width)) ||
+		effect->copy.dst == 0 || effect->copy.src == 0)
 		return nvs_end(CUDA_ERROR_INVALID_VALUE);
 	struct nvs_work work = nvs_work_copy(stream->ctx, effect->copy.dst, effect->copy.src, bytes);
 	work.effect = *effect;
@@ -94,8 +94,8 @@ NVS_API cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t n, CUstrea
 {
 	return copy_in(dst, src, n, stream, WAIT_IF_PAGEABLE);
 }
-NVS_PT(
-    cuMemcpyHtoDAsync_v2, _ptsz, (CUdeviceptr dst, const void *src, size_t n, CUstream stream), (dst, src, n, stream))
+NVS_PT(cuMemcpyHtoDAsync_v2, _ptsz, (CUdeviceptr dst, const void *src, size_t n, CUstream stream),
+	(dst, src, n, stream))
 
 NVS_API cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t n, CUstream stream)
 {
@@ -107,8 +107,8 @@ NVS_API cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstrea
 {
 	return copy_within(dst, src, n, stream);
 }
-NVS_PT(
-    cuMemcpyDtoDAsync_v2, _ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream))
+NVS_PT(cuMemcpyDtoDAsync_v2, _ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream),
+	(dst, src, n, stream))
 
 NVS_API cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t n)
 {
@@ -127,15 +127,15 @@ NVS_API cuMemcpyPeer(CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext s
 	return copy_within(dst, src, n, NULL);
 }
 NVS_PT(cuMemcpyPeer, _ptds, (CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext sc, size_t n),
-    (dst, dc, src, sc, n))
+	(dst, dc, src, sc, n))
 
 NVS_API cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext sc, size_t n, CUstream stream)
 {
 	return copy_within(dst, src, n, stream);
 }
 NVS_PT(cuMemcpyPeerAsync, _ptsz,
-    (CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext sc, size_t n, CUstream stream),
-    (dst, dc, src, sc, n, stream))
+	(CUdeviceptr dst, CUcontext dc, CUdeviceptr src, CUcontext sc, size_t n, CUstream stream),
+	(dst, dc, src, sc, n, stream))
 
 /* Where the first byte of one side is; 0: in an array. */
 static uint64_t start_of(CUmemorytype type, const void *host, CUdeviceptr device, size_t x, size_t y, size_t pitch)
@@ -159,10 +159,10 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *from, CUstream stream, enum wait wa
 	effect.copy.dst_pitch = from->dstPitch != 0 ? from->dstPitch : from->WidthInBytes;
 	if (effect.copy.src_pitch < from->WidthInBytes || effect.copy.dst_pitch < from->WidthInBytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	effect.copy.src = start_of(
-	    from->srcMemoryType, from->srcHost, from->srcDevice, from->srcXInBytes, from->srcY, effect.copy.src_pitch);
-	effect.copy.dst = start_of(
-	    from->dstMemoryType, from->dstHost, from->dstDevice, from->dstXInBytes, from->dstY, effect.copy.dst_pitch);
+	effect.copy.src = start_of(from->srcMemoryType, from->srcHost, from->srcDevice, from->srcXInBytes, from->srcY,
+		effect.copy.src_pitch);
+	effect.copy.dst = start_of(from->dstMemoryType, from->dstHost, from->dstDevice, from->dstXInBytes, from->dstY,
+		effect.copy.dst_pitch);
 	return submit_copy(stream, &effect, wait);
 }
 
@@ -185,7 +185,7 @@ NVS_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
 NVS_PT(cuMemcpy2DAsync_v2, _ptsz, (const CUDA_MEMCPY2D *copy, CUstream stream), (copy, stream))
 
 NVS_API cuMemcpyBatchAsync_v2(void *dsts, void *srcs, size_t *sizes, size_t count, void *attrs, size_t *indices,
-    size_t attr_count, CUstream stream)
+	size_t attr_count, CUstream stream)
 {
 	CUresult result = CUDA_SUCCESS;
 	for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
@@ -193,18 +193,18 @@ NVS_API cuMemcpyBatchAsync_v2(void *dsts, void *srcs, size_t *sizes, size_t coun
 	return result;
 }
 NVS_PT(cuMemcpyBatchAsync_v2, _ptsz,
-    (void *dsts, void *srcs, size_t *sizes, size_t count, void *attrs, size_t *indices, size_t attr_count,
-	CUstream stream),
-    (dsts, srcs, sizes, count, attrs, indices, attr_count, stream))
+	(void *dsts, void *srcs, size_t *sizes, size_t count, void *attrs, size_t *indices, size_t attr_count,
+		CUstream stream),
+	(dsts, srcs, sizes, count, attrs, indices, attr_count, stream))
 
 NVS_API cuMemcpyBatchAsync(void *dsts, void *srcs, size_t *sizes, size_t count, void *attrs, size_t *indices,
-    size_t attr_count, size_t *fail, CUstream stream)
+	size_t attr_count, size_t *fail, CUstream stream)
 {
 	if (fail != NULL)
 		*fail = SIZE_MAX;
 	return cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, indices, attr_count, stream);
 }
 NVS_PT(cuMemcpyBatchAsync, _ptsz,
-    (void *dsts, void *srcs, size_t *sizes, size_t count, void *attrs, size_t *indices, size_t attr_count, size_t *fail,
-	CUstream stream),
-    (dsts, srcs, sizes, count, attrs, indices, attr_count, fail, stream))
+	(void *dsts, void *srcs, size_t *sizes, size_t count, void *attrs, size_t *indices, size_t attr_count,
+		size_t *fail, CUstream stream),
+	(dsts, srcs, sizes, count, attrs, indices, attr_count, fail, stream))

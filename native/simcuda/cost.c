@@ -30,8 +30,9 @@ struct nvs_work nvs_work_marker(void)
 
 struct nvs_work nvs_work_kernel(double bytes, double flops)
 {
-	return (struct nvs_work){
-	    .engine = NVS_COMPUTE, .gap = launch_ns(), .work = nvs_kernel_ns(&nvs_process.node->profile, bytes, flops)};
+	return (struct nvs_work){.engine = NVS_COMPUTE,
+		.gap = launch_ns(),
+		.work = nvs_kernel_ns(&nvs_process.node->profile, bytes, flops)};
 }
 
 struct nvs_work nvs_work_copy(CUcontext ctx, uint64_t dst, uint64_t src, size_t bytes)
@@ -42,7 +43,7 @@ struct nvs_work nvs_work_copy(CUcontext ctx, uint64_t dst, uint64_t src, size_t 
 	struct nvs_work work;
 	if (on_other_cards(dst, src)) {
 		work = (struct nvs_work){
-		    .engine = NVS_D2H, .count = NVS_COUNT_D2D, .gap = launch_ns(), .work = (double)bytes};
+			.engine = NVS_D2H, .count = NVS_COUNT_D2D, .gap = launch_ns(), .work = (double)bytes};
 	} else if (to == ON_DEVICE && from == ON_DEVICE) {
 		/* Read and written in the card's memory. */
 		work = nvs_work_kernel(2.0 * (double)bytes, 0);

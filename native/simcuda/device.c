@@ -302,7 +302,7 @@ NVS_API cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, 
 		if (pointer_attribute(data[i], attributes[i], p) == CUDA_SUCCESS)
 			continue;
 		if (attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ||
-		    attributes[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED)
+			attributes[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED)
 			*(unsigned *)data[i] = 0;
 		else if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
 			*(int *)data[i] = -2;

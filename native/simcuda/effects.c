@@ -26,8 +26,8 @@ static bool view(CUcontext ctx, uint64_t address, size_t max, struct nvs_view *o
 			return false;
 		struct nvs_mapping *next = nvs_mapping_from(address);
 		uint64_t room = next != NULL ? next->start - address : max;
-		*out =
-		    (struct nvs_view){.bytes = (const uint8_t *)(uintptr_t)address, .length = room < max ? room : max};
+		*out = (struct nvs_view){
+			.bytes = (const uint8_t *)(uintptr_t)address, .length = room < max ? room : max};
 		return true;
 	}
 	uint64_t into = address - mapping->start, room = mapping->size - into;
@@ -49,7 +49,7 @@ static bool store(CUcontext ctx, uint64_t address, const struct nvs_view *from, 
 			if (!view(ctx, address + done, length - done, &host))
 				return false;
 			nvs_view_copy(
-			    &part, (size_t)(address + done), (void *)(uintptr_t)(address + done), host.length);
+				&part, (size_t)(address + done), (void *)(uintptr_t)(address + done), host.length);
 			done += host.length;
 			continue;
 		}
@@ -57,8 +57,8 @@ static bool store(CUcontext ctx, uint64_t address, const struct nvs_view *from, 
 		part.length = room < length - done ? room : length - done;
 		struct nvs_contents *contents = &mapping->physical->contents;
 		bool stored = part.bytes != NULL
-				  ? nvs_contents_write(contents, mapping->offset + into, part.length, part.bytes)
-				  : nvs_contents_fill(contents, mapping->offset + into, part.length, pattern);
+				      ? nvs_contents_write(contents, mapping->offset + into, part.length, part.bytes)
+				      : nvs_contents_fill(contents, mapping->offset + into, part.length, pattern);
 		if (!stored)
 			return false;
 		done += part.length;
@@ -83,7 +83,7 @@ static bool run_copy(const struct nvs_effect *effect)
 {
 	for (size_t row = 0; row < effect->copy.height; row++)
 		if (!copy_row(effect->copy.dst + row * effect->copy.dst_pitch,
-			effect->copy.src + row * effect->copy.src_pitch, effect->copy.width))
+			    effect->copy.src + row * effect->copy.src_pitch, effect->copy.width))
 			return false;
 	return true;
 }
@@ -144,7 +144,7 @@ static bool combine(CUcontext ctx, uint64_t z, uint64_t x, uint64_t y, float a, 
 					: result.length < CHUNK ? result.length
 								: CHUNK;
 			if (!read_memory(ctx, x, first, result.length) ||
-			    (y != 0 && !read_memory(ctx, y, second, result.length)))
+				(y != 0 && !read_memory(ctx, y, second, result.length)))
 				return false;
 			for (size_t i = 0; i < result.length / sizeof(float); i++)
 				first[i] = y != 0 ? a * first[i] + second[i] : a * first[i];

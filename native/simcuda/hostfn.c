@@ -123,7 +123,7 @@ static CUresult submit(CUstream handle, CUhostFn function, CUstreamCallback call
 	if (function == NULL && callback == NULL)
 		return nvs_end(CUDA_ERROR_INVALID_VALUE);
 	struct nvs_work work = {
-	    .engine = NVS_OWNER, .effect = {.kind = NVS_EFFECT_HOST, .host = {function, callback, handle, data}}};
+		.engine = NVS_OWNER, .effect = {.kind = NVS_EFFECT_HOST, .host = {function, callback, handle, data}}};
 	bool captured = stream->capture != NULL;
 	result = nvs_submit(stream, &work, NULL);
 	if (result == CUDA_SUCCESS && !captured)
@@ -142,4 +142,4 @@ NVS_API cuStreamAddCallback(CUstream stream, CUstreamCallback fn, void *data, un
 	return submit(stream, NULL, fn, data);
 }
 NVS_PT(cuStreamAddCallback, _ptsz, (CUstream stream, CUstreamCallback fn, void *data, unsigned flags),
-    (stream, fn, data, flags))
+	(stream, fn, data, flags))

@@ -15,11 +15,11 @@ static CUresult add_host_range(enum nvs_mapping_kind kind, void *p, size_t n, CU
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct nvs_mapping mapping = {.start = (uint64_t)(uintptr_t)p,
-	    .size = n,
-	    .kind = kind,
-	    .physical = physical,
-	    .access = EVERY_GPU,
-	    .ctx = kind == NVS_MANAGED ? ctx : NULL};
+		.size = n,
+		.kind = kind,
+		.physical = physical,
+		.access = EVERY_GPU,
+		.ctx = kind == NVS_MANAGED ? ctx : NULL};
 	if (nvs_mapping_add(&mapping))
 		return CUDA_SUCCESS;
 	nvs_physical_put(physical);
@@ -28,8 +28,8 @@ static CUresult add_host_range(enum nvs_mapping_kind kind, void *p, size_t n, CU
 
 static void *map_pages(size_t n)
 {
-	void *p = mmap(
-	    NULL, nvs_round_up(n, 4096), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *p = mmap(NULL, nvs_round_up(n, 4096), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+		-1, 0);
 	return p != MAP_FAILED ? p : NULL;
 }
 
@@ -181,9 +181,9 @@ static CUresult prefetch(CUdeviceptr p, size_t n, bool to_host, CUstream handle)
 		return nvs_end(CUDA_ERROR_INVALID_VALUE);
 	struct nvs_physical *physical = mapping->physical;
 	struct nvs_work work = {.engine = to_host ? NVS_D2H : NVS_H2D,
-	    .count = to_host ? NVS_COUNT_D2H : NVS_COUNT_H2D,
-	    .work = (double)n,
-	    .bytes = n};
+		.count = to_host ? NVS_COUNT_D2H : NVS_COUNT_H2D,
+		.work = (double)n,
+		.bytes = n};
 	if (to_host == (physical->charged == 0))
 		return nvs_end(CUDA_SUCCESS); /* it is there */
 	if (!to_host && !settle_on_card(mapping))
@@ -208,7 +208,7 @@ NVS_API cuMemPrefetchAsync_v2(CUdeviceptr p, size_t n, CUmemLocation to, unsigne
 	return prefetch(p, n, to.type != CU_MEM_LOCATION_TYPE_DEVICE, stream);
 }
 NVS_PT(cuMemPrefetchAsync_v2, _ptsz, (CUdeviceptr p, size_t n, CUmemLocation to, unsigned flags, CUstream stream),
-    (p, n, to, flags, stream))
+	(p, n, to, flags, stream))
 
 NVS_API cuMemAdvise(CUdeviceptr p, size_t n, int advice, CUdevice device)
 {

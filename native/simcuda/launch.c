@@ -77,32 +77,32 @@ static bool good_shape(unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsig
 }
 
 NVS_API cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-    unsigned shared, CUstream stream, void **params, void **extra)
+	unsigned shared, CUstream stream, void **params, void **extra)
 {
 	return launch(f, good_shape(gx, gy, gz, bx, by, bz), stream, params, extra);
 }
 NVS_PT(cuLaunchKernel, _ptsz,
-    (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-	CUstream stream, void **params, void **extra),
-    (f, gx, gy, gz, bx, by, bz, shared, stream, params, extra))
+	(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+		CUstream stream, void **params, void **extra),
+	(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra))
 
 NVS_API cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
 {
 	if (config == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
 	bool good = good_shape(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
-	    config->blockDimY, config->blockDimZ);
+		config->blockDimY, config->blockDimZ);
 	return launch(f, good, config->hStream, params, extra);
 }
 NVS_PT(cuLaunchKernelEx, _ptsz, (const CUlaunchConfig *config, CUfunction f, void **params, void **extra),
-    (config, f, params, extra))
+	(config, f, params, extra))
 
 NVS_API cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-    unsigned bz, unsigned shared, CUstream stream, void **params)
+	unsigned bz, unsigned shared, CUstream stream, void **params)
 {
 	return launch(f, good_shape(gx, gy, gz, bx, by, bz), stream, params, NULL);
 }
 NVS_PT(cuLaunchCooperativeKernel, _ptsz,
-    (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-	CUstream stream, void **params),
-    (f, gx, gy, gz, bx, by, bz, shared, stream, params))
+	(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+		CUstream stream, void **params),
+	(f, gx, gy, gz, bx, by, bz, shared, stream, params))

@@ -40,7 +40,7 @@ static CUresult block_new(CUcontext ctx, struct nvs_block **out)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	block->ctx = ctx;
 	CUresult result =
-	    nvs_physical_new(ctx->gpu, ctx->slot, NVS_GRANULARITY, NVS_GRANULARITY, NULL, &block->physical);
+		nvs_physical_new(ctx->gpu, ctx->slot, NVS_GRANULARITY, NVS_GRANULARITY, NULL, &block->physical);
 	block->start = result == CUDA_SUCCESS ? nvs_reserve(NVS_GRANULARITY, 0, 0) : 0;
 	if (block->start == 0) {
 		if (result == CUDA_SUCCESS)
@@ -69,13 +69,13 @@ static CUresult allocate_shared(CUcontext ctx, size_t n, CUdeviceptr *p)
 		at = 0;
 	}
 	struct nvs_mapping mapping = {.start = block->start + at * UNIT,
-	    .size = n,
-	    .kind = NVS_ALLOCATED,
-	    .physical = block->physical,
-	    .offset = at * UNIT,
-	    .access = 1ull << ctx->gpu,
-	    .ctx = ctx,
-	    .block = block};
+		.size = n,
+		.kind = NVS_ALLOCATED,
+		.physical = block->physical,
+		.offset = at * UNIT,
+		.access = 1ull << ctx->gpu,
+		.ctx = ctx,
+		.block = block};
 	if (!nvs_mapping_add(&mapping))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	for (size_t i = at; i < at + count; i++)
@@ -93,12 +93,12 @@ static CUresult allocate_own(CUcontext ctx, size_t n, enum nvs_mapping_kind kind
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct nvs_mapping mapping = {.start = nvs_reserve(span, 0, 0),
-	    .size = n,
-	    .kind = kind,
-	    .physical = physical,
-	    .access = 1ull << ctx->gpu,
-	    .ctx = ctx,
-	    .pool = pool};
+		.size = n,
+		.kind = kind,
+		.physical = physical,
+		.access = 1ull << ctx->gpu,
+		.ctx = ctx,
+		.pool = pool};
 	if (mapping.start == 0 || !nvs_mapping_add(&mapping)) {
 		nvs_physical_put(physical);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -250,7 +250,7 @@ NVS_API cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t n, CUmemoryPool pool, CUs
 						       : allocate_ordered(p, n, pool, stream);
 }
 NVS_PT(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * p, size_t n, CUmemoryPool pool, CUstream stream),
-    (p, n, pool, stream))
+	(p, n, pool, stream))
 
 NVS_API cuMemFreeAsync(CUdeviceptr p, CUstream handle)
 {

@@ -36,21 +36,21 @@ static CUresult set(CUdeviceptr dst, size_t pitch, uint32_t value, size_t unit, 
 	{                                                                                                              \
 		return set(dst, 0, v, sizeof(type), n, 1, stream);                                                     \
 	}                                                                                                              \
-	NVS_PT(                                                                                                        \
-	    cuMemsetD##bits##Async, _ptsz, (CUdeviceptr dst, type v, size_t n, CUstream stream), (dst, v, n, stream))  \
+	NVS_PT(cuMemsetD##bits##Async, _ptsz, (CUdeviceptr dst, type v, size_t n, CUstream stream),                    \
+		(dst, v, n, stream))                                                                                   \
 	NVS_API cuMemsetD2D##bits##_v2(CUdeviceptr dst, size_t pitch, type v, size_t w, size_t h)                      \
 	{                                                                                                              \
 		return set(dst, pitch, v, sizeof(type), w, h, NULL);                                                   \
 	}                                                                                                              \
 	NVS_PT(cuMemsetD2D##bits##_v2, _ptds, (CUdeviceptr dst, size_t pitch, type v, size_t w, size_t h),             \
-	    (dst, pitch, v, w, h))                                                                                     \
+		(dst, pitch, v, w, h))                                                                                 \
 	NVS_API cuMemsetD2D##bits##Async(CUdeviceptr dst, size_t pitch, type v, size_t w, size_t h, CUstream stream)   \
 	{                                                                                                              \
 		return set(dst, pitch, v, sizeof(type), w, h, stream);                                                 \
 	}                                                                                                              \
 	NVS_PT(cuMemsetD2D##bits##Async, _ptsz,                                                                        \
-	    (CUdeviceptr dst, size_t pitch, type v, size_t w, size_t h, CUstream stream),                              \
-	    (dst, pitch, v, w, h, stream))
+		(CUdeviceptr dst, size_t pitch, type v, size_t w, size_t h, CUstream stream),                          \
+		(dst, pitch, v, w, h, stream))
 
 MEMSET(8, unsigned char)
 MEMSET(16, unsigned short)
@@ -74,14 +74,14 @@ NVS_API cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr p, cuuint32_t v, un
 	return write_word(stream, p, v);
 }
 NVS_PT(cuStreamWriteValue32_v2, _ptsz, (CUstream stream, CUdeviceptr p, cuuint32_t v, unsigned flags),
-    (stream, p, v, flags))
+	(stream, p, v, flags))
 
 NVS_API cuStreamWriteValue32(CUstream stream, CUdeviceptr p, cuuint32_t v, unsigned flags)
 {
 	return write_word(stream, p, v);
 }
-NVS_PT(
-    cuStreamWriteValue32, _ptsz, (CUstream stream, CUdeviceptr p, cuuint32_t v, unsigned flags), (stream, p, v, flags))
+NVS_PT(cuStreamWriteValue32, _ptsz, (CUstream stream, CUdeviceptr p, cuuint32_t v, unsigned flags),
+	(stream, p, v, flags))
 
 NVS_API cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr p, cuuint64_t v, unsigned flags)
 {
@@ -89,11 +89,11 @@ NVS_API cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr p, cuuint64_t v, un
 	return result == CUDA_SUCCESS ? write_word(stream, p + 4, (uint32_t)(v >> 32)) : result;
 }
 NVS_PT(cuStreamWriteValue64_v2, _ptsz, (CUstream stream, CUdeviceptr p, cuuint64_t v, unsigned flags),
-    (stream, p, v, flags))
+	(stream, p, v, flags))
 
 NVS_API cuStreamWriteValue64(CUstream stream, CUdeviceptr p, cuuint64_t v, unsigned flags)
 {
 	return cuStreamWriteValue64_v2(stream, p, v, flags);
 }
-NVS_PT(
-    cuStreamWriteValue64, _ptsz, (CUstream stream, CUdeviceptr p, cuuint64_t v, unsigned flags), (stream, p, v, flags))
+NVS_PT(cuStreamWriteValue64, _ptsz, (CUstream stream, CUdeviceptr p, cuuint64_t v, unsigned flags),
+	(stream, p, v, flags))

@@ -10,9 +10,9 @@
 #define LONGEST_PTX ((size_t)64 << 20)
 
 static const struct CUfunc_st functions[NVS_FUNCTIONS] = {
-    [NVS_ADD_F32] = {"nvs_add_f32", 4, {8, 8, 8, 8}},
-    [NVS_SCALE_F32] = {"nvs_scale_f32", 4, {8, 8, 4, 8}},
-    [NVS_SPIN] = {"nvs_spin", 1, {8}},
+	[NVS_ADD_F32] = {"nvs_add_f32", 4, {8, 8, 8, 8}},
+	[NVS_SCALE_F32] = {"nvs_scale_f32", 4, {8, 8, 4, 8}},
+	[NVS_SPIN] = {"nvs_spin", 1, {8}},
 };
 
 struct CUmod_st {
@@ -42,7 +42,7 @@ static bool has_entry(const char *ptx, const char *name)
 		while (isspace((unsigned char)*at))
 			at++;
 		if (strncmp(at, name, length) == 0 && !isalnum((unsigned char)at[length]) && at[length] != '_' &&
-		    at[length] != '$')
+			at[length] != '$')
 			return true;
 	}
 	return false;
@@ -204,14 +204,14 @@ NVS_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction func
 /* ---- what the CUDA runtime asks for ---- */
 
 NVS_API cuLibraryLoadData(CUlibrary *library, const void *code, void *jit, void **jit_values, unsigned jit_count,
-    void *options, void **values, unsigned count)
+	void *options, void **values, unsigned count)
 {
 	nvs_say_limits("it cannot run compiled GPU code");
 	return CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
 
 NVS_API cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *jit, void **jit_values, unsigned jit_count,
-    void *options, void **values, unsigned count)
+	void *options, void **values, unsigned count)
 {
 	nvs_say_limits("it cannot run compiled GPU code");
 	return CUDA_ERROR_NO_BINARY_FOR_GPU;

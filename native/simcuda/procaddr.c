@@ -41,7 +41,7 @@ static const struct symbol *find(const char *base, int version, bool *known)
 }
 
 CUresult nvs_proc_address(
-    const char *name, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
+	const char *name, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
 {
 	if (name == NULL || pfn == NULL || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
 		return CUDA_ERROR_INVALID_VALUE;

@@ -6,6 +6,6 @@
 
 /* The newest form of `name` that CUDA `version` has, or its per-thread variant. `status` may be NULL. */
 CUresult nvs_proc_address(
-    const char *name, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status);
+	const char *name, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status);
 
 #endif

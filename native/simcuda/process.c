@@ -185,5 +185,5 @@ void nvs_say_limits(const char *what)
 		nvs_sim_say("%s: it runs driver-API programs with built-in kernels only (nvs_add_f32, nvs_scale_f32, "
 			    "nvs_spin); "
 			    "CUDA runtime programs such as PyTorch need a real card",
-		    what);
+			what);
 }

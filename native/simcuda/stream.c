@@ -27,12 +27,12 @@ CUresult nvs_stream_new(CUcontext ctx, unsigned flags, int priority, CUstream *o
 	if (stream == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*stream = (struct CUstream_st){.magic = NVS_STREAM,
-	    .flags = flags,
-	    .priority = priority,
-	    .queue = pick_queue(ctx),
-	    .id = next_stream_id++,
-	    .ctx = ctx,
-	    .next = ctx->streams};
+		.flags = flags,
+		.priority = priority,
+		.queue = pick_queue(ctx),
+		.id = next_stream_id++,
+		.ctx = ctx,
+		.next = ctx->streams};
 	ctx->streams = stream;
 	*out = stream;
 	return CUDA_SUCCESS;

@@ -193,7 +193,7 @@ static CUresult wait_for_room(CUcontext ctx)
 }
 
 static CUresult push(
-    CUstream stream, const struct nvs_work *work, const struct nvs_dep *first, const struct nvs_dep *second)
+	CUstream stream, const struct nvs_work *work, const struct nvs_dep *first, const struct nvs_dep *second)
 {
 	static const struct nvs_dep none;
 	CUcontext ctx = stream->ctx;
@@ -201,14 +201,14 @@ static CUresult push(
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct nvs_op op = {
-	    .gap = work->gap,
-	    .work = work->work,
-	    .bytes = work->bytes,
-	    .engine = (uint8_t)work->engine,
-	    .count = (uint8_t)work->count,
-	    .pageable = work->pageable,
-	    .queue = stream->queue,
-	    .dep = {first != NULL ? *first : none, second != NULL ? *second : none},
+		.gap = work->gap,
+		.work = work->work,
+		.bytes = work->bytes,
+		.engine = (uint8_t)work->engine,
+		.count = (uint8_t)work->count,
+		.pageable = work->pageable,
+		.queue = stream->queue,
+		.dep = {first != NULL ? *first : none, second != NULL ? *second : none},
 	};
 	nvs_node_lock(nvs_process.node);
 	stream->last = nvs_slot_push(nvs_process.node, ctx->slot, &op);

@@ -40,7 +40,7 @@ UNSUPPORTED_PT(cuStreamWaitValue64_v2, _ptsz, (CUstream stream, CUdeviceptr p, c
 
 UNSUPPORTED(cuIpcGetMemHandle, (void *handle, CUdeviceptr p))
 UNSUPPORTED(cuMemExportToShareableHandle,
-    (void *shareable, CUmemGenericAllocationHandle handle, int type, unsigned long long flags))
+	(void *shareable, CUmemGenericAllocationHandle handle, int type, unsigned long long flags))
 UNSUPPORTED(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle * handle, void *os_handle, int type))
 UNSUPPORTED(cuImportExternalMemory, (CUexternalMemory * memory, const void *desc))
 UNSUPPORTED(cuMemPoolCreate, (CUmemoryPool * pool, const void *props))

@@ -37,7 +37,7 @@ NVS_API cuMemAddressFree(CUdeviceptr p, size_t n)
 }
 
 NVS_API cuMemCreate(
-    CUmemGenericAllocationHandle *handle, size_t n, const CUmemAllocationProp *prop, unsigned long long flags)
+	CUmemGenericAllocationHandle *handle, size_t n, const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	CUresult result = nvs_begin();
 	if (result != CUDA_SUCCESS)
@@ -95,8 +95,8 @@ NVS_API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemG
 	struct nvs_physical *physical = nvs_physical_of(handle);
 	if (physical == NULL || prop == NULL)
 		return nvs_end(CUDA_ERROR_INVALID_VALUE);
-	*prop =
-	    (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	*prop = (CUmemAllocationProp){
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 	for (int i = 0; i < nvs_process.device_count; i++)
 		if (nvs_process.devices[i] == physical->gpu)
 			prop->location.id = i;

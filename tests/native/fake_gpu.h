@@ -1,5 +1,6 @@
-/* A GPU in a few lines, for tests of the gate and the link: streams that are busy until some moment, events that remember one,
- * and rules that are checked on every call. Include it before the interposer's sources; it stands in for resolve.c. */
+/* A GPU in a few lines, for tests of the gate and the link: streams that are busy until some moment, events that
+ * remember one, and rules that are checked on every call. Include it before the interposer's sources; it stands in for
+ * resolve.c. */
 #ifndef FAKE_GPU_H
 #define FAKE_GPU_H
 

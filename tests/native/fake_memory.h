@@ -135,7 +135,7 @@ static struct fake_range *fake_at(struct fake_range *ranges, CUdeviceptr base)
 }
 
 static CUresult fake_cuMemAddressReserve(
-    CUdeviceptr *p, size_t n, size_t align, CUdeviceptr address, unsigned long long flags)
+	CUdeviceptr *p, size_t n, size_t align, CUdeviceptr address, unsigned long long flags)
 {
 	pthread_mutex_lock(&fake_lock);
 	bool fails = fake_fails();
@@ -166,7 +166,7 @@ static CUresult fake_cuMemAddressFree(CUdeviceptr p, size_t n)
 }
 
 static CUresult fake_cuMemCreate(
-    CUmemGenericAllocationHandle *handle, size_t n, const CUmemAllocationProp *prop, unsigned long long flags)
+	CUmemGenericAllocationHandle *handle, size_t n, const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	pthread_mutex_lock(&fake_lock);
 	bool fails = fake_fails();
@@ -189,7 +189,7 @@ static CUresult fake_cuMemRelease(CUmemGenericAllocationHandle handle)
 }
 
 static CUresult fake_cuMemMap(
-    CUdeviceptr p, size_t n, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+	CUdeviceptr p, size_t n, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
 	pthread_mutex_lock(&fake_lock);
 	bool fails = fake_fails();
@@ -410,38 +410,38 @@ static CUresult fake_cuArrayDestroy(CUarray array)
 static void fake_begin(void)
 {
 	nvs_real = (struct nvs_real){
-	    .cuMemAddressReserve = fake_cuMemAddressReserve,
-	    .cuMemAddressFree = fake_cuMemAddressFree,
-	    .cuMemCreate = fake_cuMemCreate,
-	    .cuMemRelease = fake_cuMemRelease,
-	    .cuMemMap = fake_cuMemMap,
-	    .cuMemUnmap = fake_cuMemUnmap,
-	    .cuMemSetAccess = fake_cuMemSetAccess,
-	    .cuMemGetAllocationGranularity = fake_cuMemGetAllocationGranularity,
-	    .cuDeviceGetAttribute = fake_cuDeviceGetAttribute,
-	    .cuCtxGetCurrent = fake_cuCtxGetCurrent,
-	    .cuCtxGetDevice = fake_cuCtxGetDevice,
-	    .cuCtxPushCurrent_v2 = fake_cuCtxPushCurrent,
-	    .cuCtxPopCurrent_v2 = fake_cuCtxPopCurrent,
-	    .cuMemAlloc_v2 = fake_make_pointer,
-	    .cuMemAllocManaged = fake_cuMemAllocManaged,
-	    .cuMemAllocAsync = fake_cuMemAllocAsync,
-	    .cuMemFree_v2 = fake_cuMemFree,
-	    .cuMemFreeAsync = fake_cuMemFreeAsync,
-	    .cuMemGetInfo_v2 = fake_cuMemGetInfo,
-	    .cuDeviceTotalMem_v2 = fake_cuDeviceTotalMem,
-	    .cuMemGetAddressRange_v2 = fake_cuMemGetAddressRange,
-	    .cuPointerGetAttribute = fake_cuPointerGetAttribute,
-	    .cuPointerGetAttributes = fake_cuPointerGetAttributes,
-	    .cuIpcGetMemHandle = fake_cuIpcGetMemHandle,
-	    .cuCtxDestroy_v2 = fake_cuCtxDestroy,
-	    .cuCtxEnablePeerAccess = fake_cuCtxEnablePeerAccess,
-	    .cuDevicePrimaryCtxRetain = fake_cuDevicePrimaryCtxRetain,
-	    .cuDevicePrimaryCtxRelease_v2 = fake_cuDevicePrimaryCtxRelease,
-	    .cuDevicePrimaryCtxReset_v2 = fake_cuDevicePrimaryCtxReset,
-	    .cuDevicePrimaryCtxGetState = fake_cuDevicePrimaryCtxGetState,
-	    .cuArrayCreate_v2 = fake_cuArrayCreate,
-	    .cuArrayDestroy = fake_cuArrayDestroy,
+		.cuMemAddressReserve = fake_cuMemAddressReserve,
+		.cuMemAddressFree = fake_cuMemAddressFree,
+		.cuMemCreate = fake_cuMemCreate,
+		.cuMemRelease = fake_cuMemRelease,
+		.cuMemMap = fake_cuMemMap,
+		.cuMemUnmap = fake_cuMemUnmap,
+		.cuMemSetAccess = fake_cuMemSetAccess,
+		.cuMemGetAllocationGranularity = fake_cuMemGetAllocationGranularity,
+		.cuDeviceGetAttribute = fake_cuDeviceGetAttribute,
+		.cuCtxGetCurrent = fake_cuCtxGetCurrent,
+		.cuCtxGetDevice = fake_cuCtxGetDevice,
+		.cuCtxPushCurrent_v2 = fake_cuCtxPushCurrent,
+		.cuCtxPopCurrent_v2 = fake_cuCtxPopCurrent,
+		.cuMemAlloc_v2 = fake_make_pointer,
+		.cuMemAllocManaged = fake_cuMemAllocManaged,
+		.cuMemAllocAsync = fake_cuMemAllocAsync,
+		.cuMemFree_v2 = fake_cuMemFree,
+		.cuMemFreeAsync = fake_cuMemFreeAsync,
+		.cuMemGetInfo_v2 = fake_cuMemGetInfo,
+		.cuDeviceTotalMem_v2 = fake_cuDeviceTotalMem,
+		.cuMemGetAddressRange_v2 = fake_cuMemGetAddressRange,
+		.cuPointerGetAttribute = fake_cuPointerGetAttribute,
+		.cuPointerGetAttributes = fake_cuPointerGetAttributes,
+		.cuIpcGetMemHandle = fake_cuIpcGetMemHandle,
+		.cuCtxDestroy_v2 = fake_cuCtxDestroy,
+		.cuCtxEnablePeerAccess = fake_cuCtxEnablePeerAccess,
+		.cuDevicePrimaryCtxRetain = fake_cuDevicePrimaryCtxRetain,
+		.cuDevicePrimaryCtxRelease_v2 = fake_cuDevicePrimaryCtxRelease,
+		.cuDevicePrimaryCtxReset_v2 = fake_cuDevicePrimaryCtxReset,
+		.cuDevicePrimaryCtxGetState = fake_cuDevicePrimaryCtxGetState,
+		.cuArrayCreate_v2 = fake_cuArrayCreate,
+		.cuArrayDestroy = fake_cuArrayDestroy,
 	};
 	fake_limit = UINT64_MAX;
 	fake_card = 0;

@@ -63,7 +63,8 @@ static inline void scheduler_expect(uint16_t type, void *payload, size_t size)
 		CHECK(recv(scheduler.client, &header, sizeof(header), MSG_WAITALL) == sizeof(header));
 		CHECK(header.magic == NVS_MAGIC && header.version == NVS_VERSION && header.length <= sizeof(bytes));
 		CHECK(header.sequence == ++scheduler.received);
-		CHECK(header.length == 0 || recv(scheduler.client, bytes, header.length, MSG_WAITALL) == (ssize_t)header.length);
+		CHECK(header.length == 0 ||
+			recv(scheduler.client, bytes, header.length, MSG_WAITALL) == (ssize_t)header.length);
 	} while (header.type == NVS_USAGE && type != NVS_USAGE);
 	if (header.type != type)
 		fprintf(stderr, "expected message %u, got %u\n", type, header.type);

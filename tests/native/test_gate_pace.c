@@ -118,7 +118,8 @@ static void occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_a
 	uint64_t wall_us = (nvs_now_ns() - start) / NVS_NS_PER_US;
 	/* WHEN the meter is read */
 	nvs_meter_usage(0, &after);
-	/* THEN all submissions are there; the time, estimated from samples, is within some percent and below the clock's */
+	/* THEN all submissions are there; the time, estimated from samples, is within some percent and below the
+	 * clock's */
 	CHECK(after.submissions - before.submissions == 1000);
 	uint64_t occupied = after.occupied_us - before.occupied_us;
 	CHECK(occupied <= wall_us + 1000);

@@ -83,7 +83,8 @@ int main(int argc, char **argv)
 		CHECK(atomic_load(&submitted) == before);
 		atomic_store(&mapped, true);
 		nvs_gate_open(round % 2 == 0 ? NVS_GATE_OPEN : NVS_GATE_PACED);
-		while (atomic_load(&submitted) == before) /* THEN submitters come back each time, and never land in between */
+		while (atomic_load(&submitted) ==
+			before) /* THEN submitters come back each time, and never land in between */
 			nvs_sleep_ns(1000);
 	}
 	atomic_store(&stop, true);

@@ -15,7 +15,8 @@ struct wire {
 static struct wire frame(uint16_t type, uint32_t sequence)
 {
 	struct wire wire = {
-		.header = {.magic = NVS_MAGIC, .version = NVS_VERSION, .type = type, .length = 24, .sequence = sequence}};
+		.header = {
+			.magic = NVS_MAGIC, .version = NVS_VERSION, .type = type, .length = 24, .sequence = sequence}};
 	memset(wire.payload, (int)sequence, sizeof(wire.payload));
 	return wire;
 }

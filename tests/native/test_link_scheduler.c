@@ -1,4 +1,5 @@
-/* The link against a scripted scheduler: who may submit when, what is told and asked, and what happens when it goes away. */
+/* The link against a scripted scheduler: who may submit when, what is told and asked, and what happens when it goes
+ * away. */
 #include "fake_scheduler.h"
 
 #include <fcntl.h>
@@ -46,7 +47,8 @@ static CUresult result_of(pthread_t thread_of_test)
 
 static void send_limit(uint32_t gpu, uint64_t limit, uint64_t card)
 {
-	SCHEDULER_SEND(NVS_UPDATE_LIMIT, struct nvs_update_limit message = {.gpu = gpu, .mem_limit = limit, .card = card});
+	SCHEDULER_SEND(
+		NVS_UPDATE_LIMIT, struct nvs_update_limit message = {.gpu = gpu, .mem_limit = limit, .card = card});
 }
 
 static struct hello accept_client(uint16_t answer)
@@ -90,7 +92,8 @@ static pthread_t start_submitting(intptr_t count)
 static void grant(uint32_t gpu, uint64_t number, uint32_t flags, uint32_t quantum_ms)
 {
 	SCHEDULER_SEND(NVS_LOCK_OK,
-		struct nvs_lock_ok message = {.gpu = gpu, .grant = number, .flags = flags, .quantum_ms = quantum_ms, .running = 1});
+		struct nvs_lock_ok message = {
+			.gpu = gpu, .grant = number, .flags = flags, .quantum_ms = quantum_ms, .running = 1});
 }
 
 /* Registered, granted and with one submission behind it. */
@@ -341,12 +344,15 @@ static void requests_are_answered_one_by_one_in_any_order(void)
 	}
 	CHECK(asked[0].request != asked[1].request);
 	/* WHEN the second is granted after a while and the first denied */
-	SCHEDULER_SEND(NVS_WAIT_FOR_MEM, struct nvs_wait_for_mem message = {.request = asked[1].request, .bytes = 20 * MIB});
-	SCHEDULER_SEND(NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = asked[1].request, .bytes = 20 * MIB});
+	SCHEDULER_SEND(
+		NVS_WAIT_FOR_MEM, struct nvs_wait_for_mem message = {.request = asked[1].request, .bytes = 20 * MIB});
+	SCHEDULER_SEND(
+		NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = asked[1].request, .bytes = 20 * MIB});
 	pthread_join(askers[1], NULL);
 	CHECK(requests[1].result == CUDA_SUCCESS && nvs_link_allocated(0) == 20 * MIB);
-	SCHEDULER_SEND(NVS_MEM_DENIED,
-		struct nvs_mem_denied message = {.request = asked[0].request, .bytes = 10 * MIB, .reason = NVS_DENY_QUOTA});
+	SCHEDULER_SEND(
+		NVS_MEM_DENIED, struct nvs_mem_denied message = {
+					.request = asked[0].request, .bytes = 10 * MIB, .reason = NVS_DENY_QUOTA});
 	pthread_join(askers[0], NULL);
 	CHECK(requests[0].result == CUDA_ERROR_OUT_OF_MEMORY && nvs_link_allocated(0) == 20 * MIB);
 	/* WHEN some is released and asked for again, THEN the release is told first */
@@ -376,7 +382,8 @@ static void a_release_alone_is_told_soon(void)
 	pthread_t asker;
 	pthread_create(&asker, NULL, request_memory, &request);
 	scheduler_expect(NVS_MEM_REQUEST, &asked, sizeof(asked));
-	SCHEDULER_SEND(NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = asked.request, .bytes = 10 * MIB});
+	SCHEDULER_SEND(
+		NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = asked.request, .bytes = 10 * MIB});
 	pthread_join(asker, NULL);
 	nvs_link_release(0, 10 * MIB);
 	scheduler_expect(NVS_MEM_UPDATE, &update, sizeof(update));
@@ -395,7 +402,8 @@ static void work_goes_on_without_the_scheduler_and_is_told_when_it_is_back(void)
 	pthread_t asker;
 	pthread_create(&asker, NULL, request_memory, &request);
 	scheduler_expect(NVS_MEM_REQUEST, &asked, sizeof(asked));
-	SCHEDULER_SEND(NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = asked.request, .bytes = 10 * MIB});
+	SCHEDULER_SEND(
+		NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = asked.request, .bytes = 10 * MIB});
 	pthread_join(asker, NULL);
 	running(7, NVS_FLAG_EXCLUSIVE, 0);
 	/* WHEN it vanishes, THEN submissions go through */
@@ -489,8 +497,8 @@ static void usage_is_reported_while_work_is_done(void)
 }
 
 /* The thread sanitizer gives up on a forked child that starts threads, unless told otherwise. */
-const char *__tsan_default_options(void);
-const char *__tsan_default_options(void)
+NVS_EXPORT const char *__tsan_default_options(void);
+NVS_EXPORT const char *__tsan_default_options(void)
 {
 	return "die_after_fork=0:atexit_sleep_ms=0";
 }

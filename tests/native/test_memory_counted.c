@@ -41,7 +41,7 @@ static void test_an_applications_handle_is_counted_where_it_lies(void)
 {
 	CUmemGenericAllocationHandle handle;
 	CUmemAllocationProp prop = {
-	    .type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}};
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}};
 	fake_current = NULL;
 	assert(cuMemCreate(&handle, 8 * MIB, &prop, 0) == CUDA_SUCCESS);
 	assert(fake_allocated[1] == 8 * MIB && fake_allocated[0] == 0);

@@ -61,7 +61,7 @@ static void expect(unsigned long long total, unsigned long long used, bool reser
 	assert(nvmlDeviceGetMemoryInfo_v2(NULL, &two) == NVML_SUCCESS);
 	assert(one.total == total && one.used == used && one.free == total - used);
 	assert(two.total == total && two.used + two.reserved == used && two.free == total - used &&
-	       two.version == 0x2000028);
+		two.version == 0x2000028);
 	assert((two.reserved != 0) == reserved);
 }
 

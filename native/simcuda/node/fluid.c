@@ -147,9 +147,9 @@ static void compute_rates(struct nvs_node *node, struct rates rates[NVS_GPUS])
 		bool both_ways = in[0] + in[1] > 0 && out[0] + out[1] > 0;
 		rates[gpu].compute = computing <= 1 ? 1 : profile->timeslice_efficiency / computing;
 		share_link(1e-9 * (both_ways ? profile->link_duplex : profile->link_h2d), 1e-9 * profile->pageable_h2d,
-		    in[0], in[1], rates[gpu].link[NVS_H2D]);
+			in[0], in[1], rates[gpu].link[NVS_H2D]);
 		share_link(1e-9 * (both_ways ? profile->link_duplex : profile->link_d2h), 1e-9 * profile->pageable_d2h,
-		    out[0], out[1], rates[gpu].link[NVS_D2H]);
+			out[0], out[1], rates[gpu].link[NVS_D2H]);
 	}
 }
 
@@ -170,8 +170,8 @@ static double next_event(struct nvs_node *node, const struct rates rates[NVS_GPU
 		struct nvs_slot *slot = &node->slots[i];
 		for (int engine = 0; engine < NVS_ENGINES; engine++)
 			if (slot->current[engine] != 0)
-				next =
-				    fmin(next, time_left(&rates[slot->gpu], nvs_slot_op(slot, slot->current[engine])));
+				next = fmin(
+					next, time_left(&rates[slot->gpu], nvs_slot_op(slot, slot->current[engine])));
 	}
 	return next;
 }
@@ -299,8 +299,8 @@ double nvs_slot_earliest(struct nvs_node *node, int index, uint64_t seq)
 	struct nvs_slot *slot = &node->slots[index];
 	const struct nvs_profile *profile = &node->profile;
 	const double alone[NVS_ENGINES][2] = {{1, 1},
-	    {1e-9 * fmax(profile->link_h2d, profile->link_duplex), 1e-9 * profile->pageable_h2d},
-	    {1e-9 * fmax(profile->link_d2h, profile->link_duplex), 1e-9 * profile->pageable_d2h}};
+		{1e-9 * fmax(profile->link_h2d, profile->link_duplex), 1e-9 * profile->pageable_h2d},
+		{1e-9 * fmax(profile->link_d2h, profile->link_duplex), 1e-9 * profile->pageable_d2h}};
 	struct rates rates[NVS_GPUS];
 	compute_rates(node, rates);
 	double next = next_event(node, rates), chain = 0;

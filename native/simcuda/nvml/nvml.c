@@ -282,7 +282,7 @@ static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, void *infos,
 	for (unsigned i = 0; i < *count; i++) {
 		if (with_instances)
 			((nvmlProcessInfo_v2_t *)infos)[i] =
-			    (nvmlProcessInfo_v2_t){found[i].pid, found[i].used, ~0u, ~0u};
+				(nvmlProcessInfo_v2_t){found[i].pid, found[i].used, ~0u, ~0u};
 		else
 			((nvmlProcessInfo_v1_t *)infos)[i] = found[i];
 	}

@@ -1,7 +1,8 @@
 """Every message that crosses the scheduler's socket, defined once for Python.
 
-``native/include/nvshare_protocol.h`` is the same definition for C; ``tests/integration/test_protocol_layout.py`` compiles
-that header and proves the two equal byte for byte. Values 1 to 14 are names that users already know; ours begin at 15.
+``native/include/nvshare_protocol.h`` is the same definition for C; ``tests/integration/test_protocol_layout.py``
+compiles that header and proves the two equal byte for byte. Values 1 to 14 are names that users already know; ours
+begin at 15.
 
 All integers are little-endian and naturally aligned; text is UTF-8 in fixed fields padded with zero bytes. A receiver
 ignores bytes beyond the fields it knows, so a later minor release may append fields without a new version.
@@ -117,7 +118,7 @@ class Message:
 
 @dataclass(frozen=True)
 class GpuEntry:
-    """One GPU of a client, repeated at the end of REGISTER and ATTACH. Its place is the ``gpu`` index of all later messages."""
+    """One GPU of a client, repeated at the end of REGISTER and ATTACH; its place is the ``gpu`` of later messages."""
 
     uuid: str
     allocated: int = 0  # bytes held now (not zero only when a client registers again)
@@ -377,7 +378,7 @@ class UpdateCoreLimit(Message):
 
 @dataclass(frozen=True)
 class Refused(Message):
-    """Scheduler to client, last message before it hangs up. Its layout never changes, so that any version can read it."""
+    """Scheduler to client, last message before it hangs up. Its layout never changes: any version can read it."""
 
     code: int
     reason: str

@@ -1,6 +1,6 @@
 """A small CUDA program that does what its standard input says, one JSON answer per line.
 
-    alloc MIB | free | info | spin MS (submit and wait) | submit MS (submit only) | quit
+alloc MIB | free | info | spin MS (submit and wait) | submit MS (submit only) | quit
 """
 
 from __future__ import annotations

@@ -1,0 +1,365 @@
+"""Link and gate of the preloaded library, in real processes on a simulated node, against a scripted scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from nvshare import native
+from nvshare.gpu import sim
+from nvshare.wire.codec import Decoder, Encoder, Unknown
+from nvshare.wire.messages import (
+    DropLock,
+    LockOk,
+    LockReleased,
+    Message,
+    Refused,
+    Register,
+    ReleaseReason,
+    ReqLock,
+    SchedOff,
+    SchedOn,
+    UpdateCoreLimit,
+    UpdateLimit,
+    Usage,
+)
+
+PROGRAM = Path(__file__).with_name("link_program.py")
+CLIENT = 0x00AB_CDEF_0123_4567
+CARD = 13904 << 20
+SYSTEM_NOT_READY = 802
+PATIENCE = 20.0
+
+M = TypeVar("M", bound=Message)
+
+pytestmark = pytest.mark.simulated
+
+
+class ScriptedScheduler:
+    """A scheduler that does what a test says, message by message, for one client at a time.
+
+    ``expect`` fails when another message comes; USAGE may come at any time and is skipped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.settimeout(PATIENCE)
+        self._listening.bind(str(path))
+        self._listening.listen()
+        self._client: socket.socket | None = None
+
+    def accept(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        self._client, _ = self._listening.accept()
+        self._client.settimeout(PATIENCE)
+        self._encoder, self._decoder = Encoder(), Decoder()
+        self._messages: deque[Message | Unknown] = deque()
+
+    def send(self, *messages: Message) -> None:
+        assert self._client is not None
+        self._client.sendall(b"".join(map(self._encoder.encode, messages)))
+
+    def receive(self) -> Message | Unknown | None:
+        """The next message; None when the client hung up."""
+        assert self._client is not None
+        while not self._messages:
+            data = self._client.recv(65536)
+            if not data:
+                return None
+            self._messages.extend(self._decoder.feed(data))
+        return self._messages.popleft()
+
+    def expect(self, kind: type[M]) -> M:
+        while True:
+            message = self.receive()
+            if isinstance(message, kind):
+                return message
+            assert isinstance(message, Usage), f"expected {kind.__name__}, got {message}"
+
+    def quiet(self, seconds: float) -> bool:
+        """Does nothing but USAGE come for a while?"""
+        assert self._client is not None
+        self._client.settimeout(seconds)
+        try:
+            while isinstance(self.receive(), Usage):
+                pass
+        except TimeoutError:
+            return True
+        finally:
+            self._client.settimeout(PATIENCE)
+        return False
+
+    def close(self) -> None:
+        """As if killed."""
+        if self._client is not None:
+            self._client.close()
+        self._listening.close()
+        self.path.unlink(missing_ok=True)
+
+
+class Program:
+    """link_program.py, preloaded."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, PROGRAM],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> int:
+        assert self.process.stdout
+        return int(self.process.stdout.readline())
+
+    def ask(self, line: str) -> int:
+        self.tell(line)
+        return self.answer()
+
+    def end(self) -> list[str]:
+        """The lines it left on standard error."""
+        _, said = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, said
+        return said.splitlines()
+
+    def clean(self) -> None:
+        self.process.kill()
+        with contextlib.suppress(ValueError):
+            self.process.communicate()
+
+
+Start = Callable[..., Program]
+
+
+@pytest.fixture
+def node() -> Iterator[sim.SimNode]:
+    node = sim.up("1xT4", name=f"link-{os.getpid()}")
+    yield node
+    sim.down(node.name)
+
+
+@pytest.fixture
+def scheduler(node: sim.SimNode) -> Iterator[ScriptedScheduler]:
+    scheduler = ScriptedScheduler(node.socket)
+    yield scheduler
+    scheduler.close()
+
+
+@pytest.fixture
+def start(node: sim.SimNode) -> Iterator[Start]:
+    programs: list[Program] = []
+
+    def begin(**variables: str) -> Program:
+        environment = {**os.environ, **node.env(), "LD_PRELOAD": str(native.interposer()), **variables}
+        programs.append(Program(environment))
+        return programs[-1]
+
+    yield begin
+    for program in programs:
+        program.clean()
+
+
+def register(scheduler: ScriptedScheduler, program: Program, *more: UpdateCoreLimit) -> Register:
+    """Let the program register; it is scheduled from then on."""
+    program.tell("attach")
+    scheduler.accept()
+    hello = scheduler.expect(Register)
+    scheduler.send(SchedOn(CLIENT), UpdateLimit(0, 0, CARD), *more)
+    assert program.answer() == 0
+    return hello
+
+
+def test_a_program_registers_and_works_only_under_a_grant(
+    node: sim.SimNode, scheduler: ScriptedScheduler, start: Start
+) -> None:
+    # GIVEN a program that registers when it makes its context
+    program = start(NVSHARE_GPU_CORE_LIMIT="30", NVSHARE_POD_NAME="p", NVSHARE_POD_NAMESPACE="ns")
+    hello = register(scheduler, program)
+    assert [gpu.uuid for gpu in hello.gpus] == list(node.uuids)
+    assert (hello.core_limit, hello.pod_name, hello.pod_namespace) == (30, "p", "ns")
+    assert hello.previous_id == 0
+    assert hello.name.startswith("python")
+    # WHEN it launches
+    program.tell("launch 1")
+    # THEN it asks, once, and nothing reaches the card before the grant
+    assert scheduler.expect(ReqLock).gpu == 0
+    assert scheduler.quiet(0.05)
+    assert node.counters()[0]["launches"] == 0
+    scheduler.send(LockOk(0, 1))
+    assert program.answer() == 0
+    assert node.counters()[0]["launches"] == 1
+    # AND users read what they always read
+    said = program.end()
+    assert said == [
+        "[NVSHARE][INFO]: Successfully initialized nvshare GPU",
+        f"[NVSHARE][INFO]: Client ID = {CLIENT:016x}",
+        "[NVSHARE][INFO]: Pending Kernel Window is 1024",
+        "[NVSHARE][INFO]: Received LOCK_OK",
+    ]
+
+
+def test_a_drop_is_answered_after_the_work_and_the_next_launch_asks_again(
+    scheduler: ScriptedScheduler, start: Start
+) -> None:
+    # GIVEN a program with a long kernel under way
+    program = start()
+    register(scheduler, program)
+    program.tell("launch-async 300")
+    scheduler.expect(ReqLock)
+    scheduler.send(LockOk(0, 1))
+    assert program.answer() == 0
+    # WHEN its turn is over
+    scheduler.send(DropLock(0, 1, deadline_ms=10_000))
+    released = scheduler.expect(LockReleased)
+    # THEN the answer comes when the kernel has ended, and says how long that took
+    assert (released.grant, released.reason) == (1, ReleaseReason.TOLD)
+    assert released.drain_us > 100_000
+    program.tell("launch 1")
+    scheduler.expect(ReqLock)
+    scheduler.send(LockOk(0, 2))
+    assert program.answer() == 0
+    said = program.end()
+    assert [line.rpartition(": ")[2] for line in said[3:]] == [
+        "Received LOCK_OK",
+        "Received DROP_LOCK",
+        "Sent LOCK_RELEASED",
+        "Received LOCK_OK",
+    ]
+
+
+def test_a_kernel_that_does_not_end_in_time_is_reported_and_goes_on(scheduler: ScriptedScheduler, start: Start) -> None:
+    program = start()
+    register(scheduler, program)
+    program.tell("launch-async 500")
+    scheduler.expect(ReqLock)
+    scheduler.send(LockOk(0, 1))
+    assert program.answer() == 0
+    # WHEN the deadline is shorter than the kernel THEN it is stuck, and the program may go on
+    scheduler.send(DropLock(0, 1, deadline_ms=20))
+    assert scheduler.expect(LockReleased).reason == ReleaseReason.STUCK
+    assert program.ask("launch 1") == 0
+
+
+def test_the_core_limit_is_said_at_each_change(scheduler: ScriptedScheduler, start: Start) -> None:
+    program = start()
+    register(scheduler, program, UpdateCoreLimit(30), UpdateCoreLimit(30), UpdateCoreLimit(80))
+    # WHEN a grant that was sent after them has come THEN they have been read
+    program.tell("launch 1")
+    scheduler.expect(ReqLock)
+    scheduler.send(LockOk(0, 1))
+    assert program.answer() == 0
+    said = program.end()
+    assert [line for line in said if "Core limit" in line] == [
+        "[NVSHARE][INFO]: Core limit = 30%",
+        "[NVSHARE][INFO]: Core limit = 80%",
+    ]
+
+
+def test_occupied_time_is_reported(scheduler: ScriptedScheduler, start: Start) -> None:
+    program = start()
+    register(scheduler, program)
+    program.tell("launch 1")
+    scheduler.expect(ReqLock)
+    scheduler.send(LockOk(0, 1))
+    assert program.answer() == 0
+    # WHEN ten kernels of 40 ms ran THEN about 400 ms are reported, and each of them
+    for _ in range(10):
+        assert program.ask("launch 40") == 0
+    usage = scheduler.expect(Usage)
+    while usage.submissions < 11 or usage.occupied_us < 380_000:
+        usage = scheduler.expect(Usage)
+    assert usage.submissions == 11
+    assert usage.occupied_us < 600_000
+
+
+def test_work_goes_on_while_the_scheduler_is_gone(
+    node: sim.SimNode, scheduler: ScriptedScheduler, start: Start
+) -> None:
+    # GIVEN a program that waits for its turn
+    program = start()
+    register(scheduler, program)
+    program.tell("launch 1")
+    scheduler.expect(ReqLock)
+    # WHEN the scheduler dies THEN the program goes on
+    scheduler.close()
+    assert program.answer() == 0
+    assert program.ask("launch 1") == 0
+    # WHEN it is back THEN the program registers again as who it was, and needs a turn
+    successor = ScriptedScheduler(node.socket)
+    try:
+        successor.accept()
+        assert successor.expect(Register).previous_id == CLIENT
+        successor.send(SchedOn(CLIENT), UpdateLimit(0, 0, CARD), SchedOff(CLIENT))
+        assert program.ask("launch 1") == 0
+        said = program.end()
+    finally:
+        successor.close()
+    assert sum("lost the scheduler" in line for line in said) == 1
+    assert sum(line.endswith("is back") and "lost" not in line for line in said) == 1
+
+
+def test_without_a_scheduler_there_is_one_warning(node: sim.SimNode, start: Start) -> None:
+    program = start()
+    assert program.ask("attach") == 0
+    assert program.ask("launch 1") == 0
+    assert program.end() == [f"[NVSHARE][WARN]: no scheduler at {node.socket}: running without sharing"]
+
+
+def test_a_required_scheduler_that_is_missing_is_an_error(start: Start) -> None:
+    program = start(NVSHARE_REQUIRE="1")
+    assert program.ask("attach") == SYSTEM_NOT_READY
+    said = program.end()
+    assert len(said) == 1
+    assert "NVSHARE_REQUIRE" in said[0]
+
+
+def test_a_refused_program_runs_natively(scheduler: ScriptedScheduler, start: Start) -> None:
+    program = start()
+    program.tell("attach")
+    scheduler.accept()
+    scheduler.expect(Register)
+    scheduler.send(Refused(1, "speaks version 1, this scheduler speaks 2; upgrade the library", version=2))
+    assert program.answer() == 0
+    assert program.ask("launch 1") == 0
+    said = program.end()
+    assert len(said) == 1
+    assert "upgrade the library" in said[0]
+
+
+def test_a_forked_child_does_not_keep_the_connection(scheduler: ScriptedScheduler, start: Start) -> None:
+    # GIVEN a registered program with a child that lives on
+    program = start()
+    register(scheduler, program)
+    program.ask("fork")
+    # WHEN the parent is killed THEN the scheduler sees the connection end at once
+    program.process.kill()
+    message = scheduler.receive()
+    while isinstance(message, Usage):
+        message = scheduler.receive()
+    assert message is None
+
+
+def test_a_process_without_cuda_is_left_alone(scheduler: ScriptedScheduler, start: Start) -> None:
+    # GIVEN a program that loads the driver's library but makes no context
+    program = start(NVSHARE_DEBUG="1")
+    # THEN it has one thread and says nothing
+    assert program.ask("threads") == 1
+    assert program.end() == []
