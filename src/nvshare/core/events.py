@@ -73,7 +73,7 @@ class LockRequested(Event):
 
     client: int
     gpu: str
-    need: int
+    need: int  # bytes; all that it has allocated is what its turn brings
 
 
 @dataclass(frozen=True)
