@@ -19,13 +19,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.scheduler import Scheduler
-from nvshare.core.settings import Mode, Settings
+from nvshare.core.settings import Mode, Settings, SwitchTime
 
 GPUS = 8
 CLIENTS = 1000
 GIB = 1 << 30
 MIB = 1 << 20
 FLOOR = 20_000  # events per second
+MOVING = "locks, memory takes turns"
+FLOOR_MOVING = 2_000  # where each event plans the memory of a card anew
 
 
 def node(mode: Mode) -> Scheduler:
@@ -104,6 +106,36 @@ def turns(count: int) -> float:
     return handled / elapsed
 
 
+def memory_turns(count: int) -> float:
+    """Auto mode, 10 clients of 12 GiB on each card of 80: sets that fit take turns and their memory moves."""
+    scheduler = Scheduler(Settings(quantum=30.0, switch_time=SwitchTime.FIXED))
+    queue: deque[e.Event] = deque(e.GpuAdded(0.0, gpu(index), 80 * GIB, "A100-80G") for index in range(GPUS))
+    for client in range(1, 10 * GPUS + 1):
+        uuid = gpu(client)
+        queue.append(e.ClientRegistered(0.0, client, f"process:{client}", (e.HeldGpu(uuid),), can_swap=True))
+        queue.append(e.MemoryRequested(0.0, client, uuid, 1, 12 * GIB))
+        queue.append(e.LockRequested(0.0, client, uuid, 12 * GIB))
+    now, wake, handled = 0.0, 0.0, 0
+    began = time.perf_counter()
+    while handled < count:
+        if not queue:
+            now = wake
+            queue.append(e.TimerFired(now))
+        for command in scheduler.handle(queue.popleft()):
+            if type(command) is c.SetResidency:
+                client, uuid, target = command.client, command.gpu, command.target
+                queue.append(e.MemoryUpdated(now, client, uuid, 0, target, 12 * GIB - target, 0, command.number))
+            elif type(command) is c.Drop:
+                queue.append(e.LockReleased(now, command.client, command.gpu, command.grant))
+                queue.append(e.LockRequested(now, command.client, command.gpu, 12 * GIB))
+            elif type(command) is c.WakeAt and command.at is not None:
+                wake = command.at
+        handled += 1
+    elapsed = time.perf_counter() - began
+    scheduler.validate()
+    return handled / elapsed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=200_000, help="per kind of load (default: 200000)")
@@ -112,14 +144,16 @@ def main() -> int:
     rates = {
         "locks, all running freely": replay(Mode.AUTO, free_running, options.events),
         "locks, all waiting for turns": turns(options.events),
+        MOVING: memory_turns(options.events // 10),
         "memory and usage": replay(Mode.AUTO, memory, options.events),
     }
-    print(f"scheduler core, {CLIENTS} clients on {GPUS} GPUs, one CPU (at least {FLOOR:,} events/s each)")
+    floors = {load: FLOOR_MOVING if load == MOVING else FLOOR for load in rates}
+    print(f"scheduler core, {CLIENTS} clients on {GPUS} GPUs, one CPU (80 clients where memory takes turns)")
     for load, rate in rates.items():
-        print(f"  {load:<30} {rate:>10,.0f} events/s")
+        print(f"  {load:<30} {rate:>10,.0f} events/s (at least {floors[load]:,})")
     if options.json:
         options.json.write_text(json.dumps({"clients": CLIENTS, "gpus": GPUS, "events_per_s": rates}, indent=2) + "\n")
-    return 0 if min(rates.values()) >= FLOOR else 1
+    return 0 if all(rate >= floors[load] for load, rate in rates.items()) else 1
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ enum nvs_message_type {
 	NVS_USAGE = 19,
 	NVS_CONTROL = 20,
 	NVS_CONTROL_REPLY = 21,
+	NVS_RESIDENCY = 22,
 };
 
 enum nvs_release_reason { NVS_RELEASE_TOLD = 0, NVS_RELEASE_IDLE = 1, NVS_RELEASE_ENDED = 2, NVS_RELEASE_STUCK = 3 };
@@ -124,6 +125,7 @@ struct nvs_mem_update {
 	uint64_t resident;
 	uint64_t host;
 	uint64_t pinned;
+	uint64_t applied;
 };
 
 struct nvs_wait_for_mem {
@@ -190,6 +192,13 @@ struct nvs_usage {
 	uint64_t submissions;
 	uint64_t swapped_out;
 	uint64_t swapped_in;
+};
+
+struct nvs_residency {
+	uint32_t gpu;
+	uint32_t reserved;
+	uint64_t number;
+	uint64_t target;
 };
 
 #endif

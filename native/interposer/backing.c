@@ -1,19 +1,23 @@
 #include "backing.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "clock.h"
+#include "hostmem.h"
 #include "link.h"
 #include "log.h"
 #include "memory.h"
+#include "mover.h"
+#include "residency.h"
 
 #define ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED 102
 #define ATTRIBUTE_RDMA_WITH_VIRTUAL_MEMORY 110
 
-static pthread_mutex_t backings_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct nvs_backing *backings;            /* under the lock */
+/* The room was given by the scheduler, but the driver may free the memory of one that left a little later. */
+#define ROOM_WAIT_NS NVS_NS_PER_S
+
 static _Atomic uint64_t peers[NVS_MAX_DEVICES]; /* [owner]: bit per device that may use its memory, besides itself */
 static _Atomic size_t granularities[NVS_MAX_DEVICES]; /* 0: not asked yet */
 #define UNSUPPORTED 1
@@ -54,7 +58,7 @@ static size_t ask_granularity(CUdevice device)
 
 static size_t granularity_of(CUdevice device)
 {
-	if (device < 0 || device >= NVS_MAX_DEVICES)
+	if (!nvs_is_managed(device))
 		return UNSUPPORTED;
 	size_t known = atomic_load(&granularities[device]);
 	if (known == 0) {
@@ -86,97 +90,138 @@ static CUresult set_access(CUdeviceptr base, size_t size, CUdevice device, uint6
 	return nvs_real.cuMemSetAccess(base, size, access, count);
 }
 
-static CUresult map_chunk(CUdeviceptr at, struct nvs_chunk *chunk, const CUmemAllocationProp *prop)
+static CUresult map_chunk(struct nvs_backing *backing, size_t index)
 {
-	CUresult result = nvs_real.cuMemCreate(&chunk->handle, chunk->size, prop, 0);
+	struct nvs_chunk *chunk = &backing->chunks[index];
+	CUmemAllocationProp prop = properties(backing->device);
+	CUresult result = nvs_real.cuMemCreate(&chunk->handle, chunk->size, &prop, 0);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = nvs_real.cuMemMap(at, chunk->size, 0, chunk->handle, 0);
+	result = nvs_real.cuMemMap(nvs_chunk_address(backing, index), chunk->size, 0, chunk->handle, 0);
 	if (result != CUDA_SUCCESS)
 		nvs_real.cuMemRelease(chunk->handle);
 	return result;
 }
 
-/* Chunks 0 .. count-1 are mapped. An unmap cannot span or split a mapping on every driver, so each is undone alone. */
-static void unmap_chunks(struct nvs_backing *backing, size_t count)
+/* An unmap cannot span or split a mapping on every driver, so each chunk is undone alone. */
+void nvs_backing_unmap(struct nvs_backing *backing, size_t index)
 {
-	CUdeviceptr at = backing->base;
-	for (size_t i = 0; i < count; i++) {
-		nvs_real.cuMemUnmap(at, backing->chunks[i].size);
-		nvs_real.cuMemRelease(backing->chunks[i].handle);
-		at += backing->chunks[i].size;
+	struct nvs_chunk *chunk = &backing->chunks[index];
+	nvs_real.cuMemUnmap(nvs_chunk_address(backing, index), chunk->size);
+	nvs_real.cuMemRelease(chunk->handle);
+}
+
+CUresult nvs_backing_map(struct nvs_backing *backing, size_t index)
+{
+	CUresult result = map_chunk(backing, index);
+	if (result != CUDA_SUCCESS)
+		return result;
+	/* A peer that is allowed meanwhile waits for the mover, and then finds this chunk mapped. */
+	result = set_access(nvs_chunk_address(backing, index), backing->chunks[index].size, backing->device,
+		atomic_load(&peers[backing->device]));
+	if (result != CUDA_SUCCESS)
+		nvs_backing_unmap(backing, index);
+	return result;
+}
+
+static void unmap_first(struct nvs_backing *backing, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		nvs_backing_unmap(backing, i);
+}
+
+/* A card whose memory is planned has the room that was given, if not quite yet. */
+static CUresult map_chunk_patiently(struct nvs_backing *backing, size_t index)
+{
+	struct nvs_holding planned;
+	uint64_t pause = 0, deadline = nvs_now_ns() + ROOM_WAIT_NS;
+	CUresult result = map_chunk(backing, index);
+	nvs_residency_view(backing->device, &planned);
+	while (result == CUDA_ERROR_OUT_OF_MEMORY && planned.number != 0 && nvs_now_ns() < deadline) {
+		nvs_sleep_growing(&pause);
+		result = map_chunk(backing, index);
 	}
+	return result;
 }
 
 static CUresult map_all(struct nvs_backing *backing)
 {
-	CUmemAllocationProp prop = properties(backing->device);
-	CUdeviceptr at = backing->base;
 	for (size_t i = 0; i < backing->chunk_count; i++) {
-		CUresult result = map_chunk(at, &backing->chunks[i], &prop);
+		CUresult result = map_chunk_patiently(backing, i);
 		if (result != CUDA_SUCCESS) {
-			unmap_chunks(backing, i);
+			unmap_first(backing, i);
 			return result;
 		}
-		at += backing->chunks[i].size;
+		backing->chunks[i].state = NVS_CHUNK_GPU;
 	}
 	return CUDA_SUCCESS;
 }
 
-static void publish(struct nvs_backing *backing)
+/* Works on a copy of the list, because the driver is not called under its lock. A backing that is freed meanwhile makes
+ * the driver refuse its range, which is not a failure of what the application asked: nobody may use that memory any
+ * more. Chunks that are not on the card get the access when they come. */
+static CUresult renew_access(CUdevice owner)
 {
-	pthread_mutex_lock(&backings_lock);
-	backing->previous = NULL;
-	backing->next = backings;
-	if (backings != NULL)
-		backings->previous = backing;
-	backings = backing;
-	pthread_mutex_unlock(&backings_lock);
+	size_t count;
+	nvs_mover_pause();
+	uint64_t allowed = atomic_load(&peers[owner]);
+	struct nvs_range *ranges = nvs_residency_mapped(owner, &count);
+	for (size_t i = 0; ranges != NULL && i < count; i++)
+		if (set_access(ranges[i].base, ranges[i].size, owner, allowed) != CUDA_SUCCESS)
+			NVS_DEBUG("a peer got no access to %zu bytes at 0x%llx of device %d", ranges[i].size,
+				ranges[i].base, owner);
+	nvs_mover_resume();
+	free(ranges);
+	return ranges != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static void withdraw(struct nvs_backing *backing)
+/* On the card now. A peer that is allowed while we map was either seen by us before, or sees us in the list. */
+static CUresult fill(struct nvs_backing *backing)
 {
-	pthread_mutex_lock(&backings_lock);
-	if (backing->previous != NULL)
-		backing->previous->next = backing->next;
-	else
-		backings = backing->next;
-	if (backing->next != NULL)
-		backing->next->previous = backing->previous;
-	pthread_mutex_unlock(&backings_lock);
-}
-
-/* A peer that was allowed while we mapped was either seen by us before, or sees us in the list. */
-static CUresult allow_known_peers(struct nvs_backing *backing)
-{
-	uint64_t allowed = atomic_load(&peers[backing->device]);
-	CUresult result = set_access(backing->base, backing->size, backing->device, allowed);
+	CUresult result = map_all(backing);
 	if (result != CUDA_SUCCESS)
 		return result;
-	publish(backing);
-	uint64_t now = atomic_load(&peers[backing->device]);
-	if (now != allowed && (result = set_access(backing->base, backing->size, backing->device, now)) != CUDA_SUCCESS)
-		withdraw(backing);
-	return result;
+	uint64_t allowed = atomic_load(&peers[backing->device]);
+	result = set_access(backing->base, backing->size, backing->device, allowed);
+	if (result != CUDA_SUCCESS) {
+		unmap_first(backing, backing->chunk_count);
+		return result;
+	}
+	nvs_residency_add(backing);
+	if (atomic_load(&peers[backing->device]) != allowed)
+		renew_access(backing->device);
+	return CUDA_SUCCESS;
 }
 
-static CUresult fill(struct nvs_backing *backing)
+/* Later: the mover maps it when there is room. When it has to leave again it needs host memory, and then nobody is
+ * there to be told that there is none. */
+static CUresult defer(struct nvs_backing *backing)
+{
+	static _Atomic bool said;
+	if (!nvs_host_promise(backing->size)) {
+		if (!atomic_exchange(&said, true))
+			NVS_WARN("%zu MiB denied: neither the card nor the host (or this container's memory limit) has "
+				 "room for them",
+				backing->size >> 20);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	backing->promised = backing->size;
+	nvs_residency_add(backing);
+	return CUDA_SUCCESS;
+}
+
+static CUresult reserve(struct nvs_backing *backing, bool resident)
 {
 	CUresult result = nvs_real.cuMemAddressReserve(&backing->base, backing->size, 0, 0, 0);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = map_all(backing);
-	if (result == CUDA_SUCCESS) {
-		result = allow_known_peers(backing);
-		if (result != CUDA_SUCCESS)
-			unmap_chunks(backing, backing->chunk_count);
-	}
+	result = resident ? fill(backing) : defer(backing);
 	if (result != CUDA_SUCCESS)
 		nvs_real.cuMemAddressFree(backing->base, backing->size);
 	return result;
 }
 
-static struct nvs_backing *plan(CUdevice device, size_t size)
+static struct nvs_backing *plan(CUdevice device, size_t size, bool shared)
 {
 	size_t count = (size + NVS_CHUNK_BYTES - 1) / NVS_CHUNK_BYTES;
 	struct nvs_backing *backing = calloc(1, sizeof(*backing) + count * sizeof(backing->chunks[0]));
@@ -184,86 +229,60 @@ static struct nvs_backing *plan(CUdevice device, size_t size)
 		return NULL;
 	backing->device = device;
 	backing->size = size;
+	backing->shared = shared;
 	backing->chunk_count = count;
 	for (size_t i = 0; i < count; i++)
 		backing->chunks[i].size = i + 1 < count ? NVS_CHUNK_BYTES : size - i * NVS_CHUNK_BYTES;
 	return backing;
 }
 
-CUresult nvs_backing_create(CUdevice device, size_t size, struct nvs_backing **out)
+CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nvs_backing **out)
 {
 	size_t granularity = granularity_of(device);
 	if (size > SIZE_MAX - granularity)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	size = (size + granularity - 1) / granularity * granularity;
 
-	CUresult result = nvs_link_request(device, size);
+	bool resident;
+	CUresult result = nvs_link_request(device, size, &resident);
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct nvs_backing *backing = plan(device, size);
-	result = backing != NULL ? fill(backing) : CUDA_ERROR_OUT_OF_MEMORY;
+	struct nvs_backing *backing = plan(device, size, shared);
+	result = backing != NULL ? reserve(backing, resident) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (result != CUDA_SUCCESS) {
 		free(backing);
-		nvs_link_release(device, size);
+		nvs_link_release(device, size, resident ? size : 0);
 		return result;
 	}
+	nvs_mover_kick();
 	*out = backing;
 	return CUDA_SUCCESS;
 }
 
 void nvs_backing_destroy(struct nvs_backing *backing)
 {
-	withdraw(backing);
-	unmap_chunks(backing, backing->chunk_count);
+	uint64_t resident = nvs_residency_remove(backing);
+	for (size_t i = 0; i < backing->chunk_count; i++) {
+		if (nvs_chunk_is_mapped(&backing->chunks[i]))
+			nvs_backing_unmap(backing, i);
+		nvs_host_free(backing->chunks[i].buffer);
+	}
+	nvs_host_forgive(backing->promised);
 	nvs_real.cuMemAddressFree(backing->base, backing->size);
-	nvs_link_release(backing->device, backing->size);
+	nvs_link_release(backing->device, backing->size, resident);
 	free(backing);
 }
 
-struct range {
-	CUdeviceptr base;
-	size_t size;
-};
-
-static struct range *ranges_on(CUdevice device, size_t *count)
-{
-	size_t total = 0, used = 0;
-	pthread_mutex_lock(&backings_lock);
-	for (struct nvs_backing *each = backings; each != NULL; each = each->next)
-		total += each->device == device;
-	struct range *ranges = calloc(total + 1, sizeof(*ranges));
-	for (struct nvs_backing *each = backings; ranges != NULL && each != NULL; each = each->next)
-		if (each->device == device)
-			ranges[used++] = (struct range){each->base, each->size};
-	pthread_mutex_unlock(&backings_lock);
-	*count = used;
-	return ranges;
-}
-
-/* Works on a copy of the list, because the driver is not called under the lock. A backing that is freed meanwhile makes
- * the driver refuse its range, which is not a failure of what the application asked: nobody may use that memory any
- * more. */
 CUresult nvs_backing_allow_peer(CUdevice owner, CUdevice accessor)
 {
-	if (owner == accessor || owner < 0 || owner >= NVS_MAX_DEVICES || accessor < 0 || accessor >= NVS_MAX_DEVICES)
+	if (owner == accessor || !nvs_is_managed(owner) || !nvs_is_managed(accessor))
 		return CUDA_SUCCESS;
-	uint64_t allowed = atomic_fetch_or(&peers[owner], 1ull << accessor) | 1ull << accessor;
-	size_t count;
-	struct range *ranges = ranges_on(owner, &count);
-	if (ranges == NULL)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	for (size_t i = 0; i < count; i++)
-		if (set_access(ranges[i].base, ranges[i].size, owner, allowed) != CUDA_SUCCESS)
-			NVS_DEBUG("device %d got no access to %zu bytes at 0x%llx of device %d", accessor,
-				ranges[i].size, ranges[i].base, owner);
-	free(ranges);
-	return CUDA_SUCCESS;
+	atomic_fetch_or(&peers[owner], 1ull << accessor);
+	return renew_access(owner);
 }
 
 void nvs_backing_after_fork(void)
 {
-	pthread_mutex_init(&backings_lock, NULL);
-	backings = NULL;
 	for (int i = 0; i < NVS_MAX_DEVICES; i++)
 		atomic_store(&peers[i], 0);
 }

@@ -1,42 +1,82 @@
 /* Physical memory behind an address range that never changes: reserved address space, filled with chunks of device
- * memory by the driver's virtual-memory API. A backing is the unit that is counted, and the one that moves when memory
- * is moved. */
+ * memory by the driver's virtual-memory API. A backing is the unit that is counted, a chunk the unit that moves between
+ * the card and the host. */
 #ifndef NVS_BACKING_H
 #define NVS_BACKING_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "cuda_abi.h"
 
 /* Larger backings are cut into chunks of this size, so that a part can be moved without waiting for the whole. Creating
  * and mapping costs per chunk, not per byte: at this size it is a few percent of the copy that a move needs. */
+#ifndef NVS_CHUNK_BYTES
 #define NVS_CHUNK_BYTES (128ull << 20)
+#endif
+
+/* Where a chunk's contents are, and whether its addresses work. */
+enum nvs_chunk_state {
+	NVS_CHUNK_FRESH, /* not mapped; nothing was ever written */
+	NVS_CHUNK_HOST,  /* not mapped; the contents are in its buffer */
+	NVS_CHUNK_GPU,   /* mapped; what the buffer holds, if there is one, is old */
+	NVS_CHUNK_BOTH,  /* mapped, and not written since: it can go without a copy */
+	NVS_CHUNK_OUT,   /* on its way to the host */
+	NVS_CHUNK_IN,    /* on its way to the card */
+};
+
+struct nvs_host_buffer;
 
 struct nvs_chunk {
-	CUmemGenericAllocationHandle handle;
+	CUmemGenericAllocationHandle handle; /* while mapped */
 	size_t size;
+	/* Guarded by residency.c's lock. */
+	enum nvs_chunk_state state;
+	bool filled; /* the buffer holds the contents (HOST, BOTH, on the way); false: there are none */
+	bool stuck;  /* could not be moved out: counts as pinned, as does: */
+	bool held;   /* others know the memory itself, not only its address: it stays */
+	struct nvs_host_buffer *buffer; /* set by the mover only */
 };
+
+static inline bool nvs_chunk_is_mapped(const struct nvs_chunk *chunk)
+{
+	return chunk->state == NVS_CHUNK_GPU || chunk->state == NVS_CHUNK_BOTH;
+}
 
 struct nvs_backing {
 	CUdeviceptr base;
 	size_t size; /* a multiple of the granularity: what is counted */
 	CUdevice device;
+	bool shared;     /* a slab: many small allocations, the last to go */
+	bool leaving;    /* is being freed. Guarded by residency.c's lock, as are the links */
+	size_t promised; /* bytes of host memory set aside for it that no buffer has taken yet */
 	struct nvs_backing *next, *previous;
 	size_t chunk_count;
 	struct nvs_chunk chunks[];
 };
 
+static inline CUdeviceptr nvs_chunk_address(const struct nvs_backing *backing, size_t index)
+{
+	return backing->base + index * NVS_CHUNK_BYTES;
+}
+
 /* Can this device's memory be backed by us? False: the driver or the card lacks the virtual-memory API. */
 bool nvs_backing_supported(CUdevice device);
 
-/* Ask the scheduler for the bytes (rounded up to the granularity), then reserve, create, map and allow access for the
- * device and its peers. On failure nothing is left behind: CUDA_ERROR_OUT_OF_MEMORY, or the driver's error. May block
- * for a round trip to the scheduler. */
-CUresult nvs_backing_create(CUdevice device, size_t size, struct nvs_backing **out);
+/* Ask the scheduler for the bytes (rounded up to the granularity) and reserve addresses. What may be on the card now is
+ * created, mapped and made accessible for the device and its peers; else that is left to the mover. On failure nothing
+ * is left behind: CUDA_ERROR_OUT_OF_MEMORY, or the driver's error. May block for a round trip to the scheduler. */
+CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nvs_backing **out);
 
-/* No work may use the memory any more. Gives back memory, address and count. */
+/* No work may use the memory any more. Gives back memory, address and count, wherever the contents are; waits for a
+ * chunk that is on its way. */
 void nvs_backing_destroy(struct nvs_backing *backing);
+
+/* For the mover: physical memory for a chunk, with access for the device and all peers. On failure nothing is left
+ * behind. */
+CUresult nvs_backing_map(struct nvs_backing *backing, size_t index);
+void nvs_backing_unmap(struct nvs_backing *backing, size_t index);
 
 /* `accessor` may use the memory of `owner`, now and in later backings. */
 CUresult nvs_backing_allow_peer(CUdevice owner, CUdevice accessor);

@@ -7,6 +7,7 @@
 #include "gate.h"
 #include "link.h"
 #include "meter.h"
+#include "mover.h"
 
 /* Work that still runs this long after its context's end was asked for is left to the driver. */
 #define END_WAIT_MS 10000
@@ -73,15 +74,10 @@ CREATE_CONTEXT(cuCtxCreate_v3, (CUcontext * ctx, void *affinity, int count, unsi
 CREATE_CONTEXT(
 	cuCtxCreate_v4, (CUcontext * ctx, void *params, unsigned flags, CUdevice device), (ctx, params, flags, device))
 
-static bool is_managed(CUdevice device)
-{
-	return device >= 0 && device < NVS_MAX_DEVICES;
-}
-
 /* True when the context is new, or was reset. */
 static bool note_retained(CUdevice device, CUcontext context)
 {
-	if (!is_managed(device))
+	if (!nvs_is_managed(device))
 		return true;
 	pthread_mutex_lock(&primaries_lock);
 	struct primary *primary = &primaries[device];
@@ -113,6 +109,7 @@ static void context_ends(CUcontext context)
 {
 	nvs_gate_drain(END_WAIT_MS);
 	nvs_context_destroyed(context);
+	nvs_mover_context_ends(context);
 }
 
 #define DESTROY_CONTEXT(name)                                                                                          \
@@ -138,7 +135,7 @@ DESTROY_CONTEXT(cuCtxDestroy_v2)
 
 static struct primary primary_of(CUdevice device)
 {
-	if (!is_managed(device))
+	if (!nvs_is_managed(device))
 		return (struct primary){0};
 	pthread_mutex_lock(&primaries_lock);
 	struct primary copy = primaries[device];
@@ -179,8 +176,10 @@ static CUresult release_primary(CUdevice device, bool reset, CUresult (*real)(CU
 	bool ended = result == CUDA_SUCCESS && (reset || !primary_is_active(device));
 	if (result == CUDA_SUCCESS)
 		note_released(device, reset, ended);
-	if (ended && !expected)
+	if (ended && !expected) {
 		nvs_context_destroyed(before.context);
+		nvs_mover_context_ends(before.context);
+	}
 	if (ended)
 		nvs_memory_context_gone(before.context, device);
 	else if (expected)

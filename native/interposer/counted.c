@@ -8,6 +8,7 @@
 #include "array_size.h"
 #include "link.h"
 #include "memory.h"
+#include "residency.h"
 
 struct counted {
 	enum nvs_counted_kind kind;
@@ -74,7 +75,7 @@ static struct counted *take(enum nvs_counted_kind kind, uint64_t key)
 static void give_back(CUdevice device, uint64_t bytes)
 {
 	nvs_link_pinned(device, -(int64_t)bytes);
-	nvs_link_release(device, bytes);
+	nvs_link_release(device, bytes, bytes);
 }
 
 static bool remember(struct counted *entry)
@@ -101,16 +102,30 @@ static CUresult freed(struct counted *entry, CUresult result)
 	return result;
 }
 
+/* The driver takes the card's memory at once, so it has to be there: wait for the turn that brings it. */
+static void wait_for_room(CUdevice device, uint64_t bytes)
+{
+	nvs_residency_forget(device, 0, bytes);
+	while (!nvs_residency_claim_at_once(device, bytes))
+		nvs_link_want();
+}
+
 CUresult nvs_counted_ask(CUdevice device, uint64_t bytes)
 {
+	bool resident = true;
 	if (bytes == 0)
 		return CUDA_SUCCESS;
-	CUresult result = nvs_link_request(device, bytes);
+	CUresult result = nvs_link_request(device, bytes, &resident);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY && nvs_memory_give_up_spares(device))
-		result = nvs_link_request(device, bytes);
-	if (result == CUDA_SUCCESS)
-		nvs_link_pinned(device, (int64_t)bytes);
-	return result;
+		result = nvs_link_request(device, bytes, &resident);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!resident) {
+		nvs_link_want();
+		wait_for_room(device, bytes);
+	}
+	nvs_link_pinned(device, (int64_t)bytes);
+	return CUDA_SUCCESS;
 }
 
 CUresult nvs_counted_settle(

@@ -130,6 +130,24 @@ void nvs_gate_enter_slow(CUstream stream)
 	atomic_store_explicit(&self->in_call, NVS_IN_CALL | duty, memory_order_relaxed);
 }
 
+void nvs_gate_enter_unmeasured(void)
+{
+	struct nvs_thread *self = nvs_self != NULL ? nvs_self : join_thread();
+	uint32_t now = atomic_load_explicit(&self->in_call, memory_order_relaxed);
+	if (now != 0) {
+		atomic_store_explicit(&self->in_call, now + NVS_NESTED, memory_order_relaxed);
+		return;
+	}
+	for (;;) {
+		atomic_store(&self->in_call, NVS_IN_CALL);
+		/* A capture must be able to end, and while one is under way no memory leaves. */
+		if (atomic_load(&nvs_gate) != NVS_GATE_SHUT || atomic_load(&nvs_captures) != 0)
+			return;
+		atomic_store(&self->in_call, 0);
+		wait_while_shut();
+	}
+}
+
 void nvs_gate_leave_slow(void)
 {
 	struct nvs_thread *self = nvs_self;
@@ -192,14 +210,19 @@ bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us)
 {
 	uint64_t start = nvs_now_ns();
 	uint64_t deadline = start + deadline_ms * NVS_NS_PER_MS;
-	nvs_gate_shut();
+	bool was_shut = atomic_exchange(&nvs_gate, NVS_GATE_SHUT) == NVS_GATE_SHUT;
 	bool drained = wait_until(flags_down, deadline) && wait_until(nvs_drain_record, deadline) &&
 		       wait_until(nvs_drain_finished, deadline);
 	if (drain_us != NULL)
 		*drain_us = (nvs_now_ns() - start) / NVS_NS_PER_US;
-	if (!drained)
+	if (!drained && !was_shut)
 		nvs_gate_open(NVS_GATE_OPEN);
 	return drained;
+}
+
+bool nvs_gate_settled(void)
+{
+	return flags_down() && nvs_drain_record() && nvs_drain_finished();
 }
 
 bool nvs_gate_drain(uint32_t deadline_ms)

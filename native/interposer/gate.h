@@ -50,6 +50,8 @@ extern __thread struct nvs_thread *nvs_self __attribute__((visibility("hidden"),
 
 /* The slow ways in and out; see gate.c. `enter` returns with the flag raised. */
 void nvs_gate_enter_slow(CUstream stream);
+/* For what submits nothing but needs the memory to be there. Followed by nvs_gate_leave. */
+void nvs_gate_enter_unmeasured(void);
 void nvs_gate_leave_slow(void);
 
 /* True: the flag is raised and the caller may submit one thing that needs no measuring. False: nothing happened, go the
@@ -93,9 +95,11 @@ static inline void nvs_gate_leave(void)
 /* Link thread only. */
 void nvs_gate_open(enum nvs_gate_state how); /* OPEN or PACED; wakes all who wait */
 void nvs_gate_shut(void);                    /* from now on submitters wait; says nothing about work under way */
-/* Shut, wait for flags, wait for all submitted work. False when the deadline passes: then the gate is open again and
- * the work still runs. Never called while a lock that a submitter may want is held. */
+/* Shut, wait for flags, wait for all submitted work. False when the deadline passes: then the gate is open again, if it
+ * was, and the work still runs. Never called while a lock that a submitter may want is held. */
 bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us);
+/* The gate is shut: has all work ended that went through before? Only asks. */
+bool nvs_gate_settled(void);
 
 /* Wait until all work submitted so far is finished, without shutting the gate and legal while other streams capture;
  * used before memory is unmapped. Any thread. False when it could not be established (the deadline, or a capture under

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +9,14 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "backing.h"
 #include "env.h"
+#include "helper_thread.h"
 #include "link_state.h"
 #include "log.h"
 #include "memory.h"
+#include "mover.h"
+#include "residency.h"
 #include "resolve.h"
 
 #define ANSWER_WAIT_NS (2 * NVS_NS_PER_S)
@@ -71,10 +74,16 @@ static void child_after_fork(void)
 	nvs_memory_after_fork();
 }
 
+static void process_ends(void)
+{
+	nvs_meter_stop();
+	nvs_mover_stop();
+}
+
 static void register_process_hooks(void)
 {
 	pthread_atfork(NULL, NULL, child_after_fork);
-	atexit(nvs_meter_stop);
+	atexit(process_ends);
 }
 
 static bool start_thread(void)
@@ -90,21 +99,12 @@ static bool start_thread(void)
 	if (nvs_link.wake_fd < 0)
 		return false;
 
-	pthread_attr_t attributes;
-	pthread_t thread;
-	sigset_t all, before;
-	pthread_attr_init(&attributes);
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all); /* the application's signal handlers are not for this thread */
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int error = pthread_create(&thread, &attributes, nvs_link_thread, NULL);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attributes);
-	if (error != 0) {
+	bool started = nvs_helper_start(nvs_link_thread);
+	if (!started) {
 		close(nvs_link.wake_fd);
 		nvs_link.wake_fd = -1;
 	}
-	return error == 0;
+	return started;
 }
 
 /* ---- attaching ---- */
@@ -135,13 +135,13 @@ static bool device_uuid(CUdevice device, char text[48])
 }
 
 /* The lock is held. */
-static struct nvs_gpu *add_gpu(CUdevice device, const char *uuid)
+static struct nvs_gpu *add_gpu(CUdevice device, const char *uuid, bool can_swap)
 {
 	struct nvs_gpu *gpu = find_gpu(device);
 	if (gpu != NULL || nvs_link.gpu_count == NVS_MAX_GPUS)
 		return gpu;
 	gpu = &nvs_link.gpus[nvs_link.gpu_count];
-	*gpu = (struct nvs_gpu){.device = device, .mem_limit = nvs_env()->mem_limit};
+	*gpu = (struct nvs_gpu){.device = device, .can_swap = can_swap, .mem_limit = nvs_env()->mem_limit};
 	snprintf(gpu->uuid, sizeof(gpu->uuid), "%s", uuid);
 	nvs_link.gpu_count++;
 	return gpu;
@@ -173,11 +173,11 @@ static bool wait_announced(const struct nvs_gpu *gpu)
 }
 
 /* The lock is held. True when a scheduler answered. */
-static bool attach(CUdevice device, const char *uuid)
+static bool attach(CUdevice device, const char *uuid, bool can_swap)
 {
 	if (!nvs_link.running && !(nvs_link.running = start_thread()))
 		return false;
-	struct nvs_gpu *gpu = add_gpu(device, uuid);
+	struct nvs_gpu *gpu = add_gpu(device, uuid, can_swap);
 	if (gpu == NULL)
 		return false; /* more GPUs than the protocol knows: this one runs natively */
 	if (nvs_link.phase == NVS_LINK_ABSENT && nvs_env()->require)
@@ -195,8 +195,9 @@ CUresult nvs_link_attach(CUdevice device)
 	if (bit == 0 || !nvs_resolve_driver() || !device_uuid(device, uuid))
 		return CUDA_SUCCESS; /* the driver will say itself what is wrong with this device */
 	const struct nvs_env *env = nvs_env();
+	bool can_swap = !env->swap_off && nvs_backing_supported(device);
 	pthread_mutex_lock(&nvs_link.lock);
-	bool answered = attach(device, uuid);
+	bool answered = attach(device, uuid, can_swap);
 	bool refused = nvs_link.phase == NVS_LINK_REFUSED;
 	pthread_mutex_unlock(&nvs_link.lock);
 	if (!answered && env->require) {
@@ -227,12 +228,19 @@ static bool within_limit(const struct nvs_gpu *gpu, uint64_t bytes)
 	return gpu->mem_limit == 0 || (bytes <= gpu->mem_limit && gpu->allocated <= gpu->mem_limit - bytes);
 }
 
+/* The lock is held. Decided with the answer, because what the scheduler says next already takes it into account. */
+static bool count(struct nvs_gpu *gpu, uint64_t bytes)
+{
+	gpu->allocated += bytes;
+	return nvs_residency_claim(gpu->device, bytes);
+}
+
 /* The lock is held. */
-static uint32_t decide_locally(struct nvs_gpu *gpu, uint64_t bytes)
+static uint32_t decide_locally(struct nvs_gpu *gpu, uint64_t bytes, bool *resident)
 {
 	if (!within_limit(gpu, bytes))
 		return NVS_DENY_QUOTA;
-	gpu->allocated += bytes;
+	*resident = count(gpu, bytes);
 	return 0;
 }
 
@@ -247,8 +255,8 @@ static void settle(struct nvs_waiter **link, uint32_t denied)
 
 void nvs_link_settle(void)
 {
-	while (nvs_link.waiters != NULL)
-		settle(&nvs_link.waiters, decide_locally(nvs_link.waiters->gpu, nvs_link.waiters->bytes));
+	for (struct nvs_waiter *waiter; (waiter = nvs_link.waiters) != NULL;)
+		settle(&nvs_link.waiters, decide_locally(waiter->gpu, waiter->bytes, &waiter->resident));
 }
 
 void nvs_link_answer(uint32_t request, uint32_t denied)
@@ -259,7 +267,7 @@ void nvs_link_answer(uint32_t request, uint32_t denied)
 	if (*link == NULL)
 		return;
 	if (denied == 0) {
-		(*link)->gpu->allocated += (*link)->bytes;
+		(*link)->resident = count((*link)->gpu, (*link)->bytes);
 		memory_changed((*link)->gpu);
 	}
 	settle(link, denied);
@@ -271,7 +279,7 @@ static bool counted_by_scheduler(const struct nvs_gpu *gpu)
 	return nvs_link.fd >= 0 && !nvs_link.broken && gpu->announced;
 }
 
-static uint32_t ask_scheduler(struct nvs_gpu *gpu, uint64_t bytes)
+static uint32_t ask_scheduler(struct nvs_gpu *gpu, uint64_t bytes, bool *resident)
 {
 	struct nvs_waiter waiter = {
 		.request = ++nvs_link.requests, .gpu = gpu, .bytes = bytes, .next = nvs_link.waiters};
@@ -283,6 +291,7 @@ static uint32_t ask_scheduler(struct nvs_gpu *gpu, uint64_t bytes)
 		nvs_link_wake(); /* it finds the connection broken and answers all who wait */
 	while (!waiter.answered)
 		pthread_cond_wait(&nvs_link.changed, &nvs_link.lock);
+	*resident = waiter.resident;
 	return waiter.denied;
 }
 
@@ -303,8 +312,9 @@ static void tell_denied(const struct nvs_gpu *gpu, uint32_t reason, uint64_t byt
 			reason == NVS_DENY_HOST ? "host's memory" : "card");
 }
 
-CUresult nvs_link_request(CUdevice device, uint64_t bytes)
+CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool *resident)
 {
+	*resident = true;
 	CUresult result = nvs_link_attach(device);
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -314,7 +324,8 @@ CUresult nvs_link_request(CUdevice device, uint64_t bytes)
 	struct nvs_gpu *gpu = find_gpu(device), seen = {0};
 	uint32_t denied = 0;
 	if (gpu != NULL) {
-		denied = counted_by_scheduler(gpu) ? ask_scheduler(gpu, bytes) : decide_locally(gpu, bytes);
+		denied = counted_by_scheduler(gpu) ? ask_scheduler(gpu, bytes, resident)
+						   : decide_locally(gpu, bytes, resident);
 		seen.allocated = gpu->allocated;
 		seen.mem_limit = gpu->mem_limit;
 	}
@@ -326,11 +337,12 @@ CUresult nvs_link_request(CUdevice device, uint64_t bytes)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void nvs_link_release(CUdevice device, uint64_t bytes)
+void nvs_link_release(CUdevice device, uint64_t bytes, uint64_t resident)
 {
 	pthread_mutex_lock(&nvs_link.lock);
 	struct nvs_gpu *gpu = find_gpu(device);
 	if (gpu != NULL) {
+		nvs_residency_forget(device, resident, bytes - resident);
 		uint64_t known = bytes < gpu->allocated ? bytes : gpu->allocated;
 		gpu->allocated -= known;
 		gpu->released += known;
@@ -345,11 +357,22 @@ void nvs_link_pinned(CUdevice device, int64_t delta)
 	pthread_mutex_lock(&nvs_link.lock);
 	struct nvs_gpu *gpu = find_gpu(device);
 	if (gpu != NULL) {
-		bool under = delta < 0 && (uint64_t)-delta > gpu->pinned;
-		gpu->pinned = under ? 0 : gpu->pinned + (uint64_t)delta;
+		nvs_residency_pin(device, delta);
 		memory_changed(gpu);
 	}
 	pthread_mutex_unlock(&nvs_link.lock);
+}
+
+void nvs_link_moved(CUdevice device)
+{
+	pthread_mutex_lock(&nvs_link.lock);
+	struct nvs_gpu *gpu = find_gpu(device);
+	if (gpu != NULL) {
+		memory_changed(gpu);
+		nvs_link_send_memory(gpu); /* at once: others wait for the room */
+	}
+	pthread_mutex_unlock(&nvs_link.lock);
+	nvs_link_active(); /* the bytes moved are part of the usage */
 }
 
 /* ---- views ---- */

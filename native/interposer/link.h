@@ -14,10 +14,14 @@
  * CUDA_ERROR_SYSTEM_NOT_READY when NVSHARE_REQUIRE is set and there is no scheduler. */
 CUresult nvs_link_attach(CUdevice device);
 
-/* Ask for bytes on an attached device. CUDA_SUCCESS: they count as allocated from now on, or until nvs_link_release.
- * CUDA_ERROR_OUT_OF_MEMORY: over the quota or the card. Blocks for one round trip, longer when told to wait. */
-CUresult nvs_link_request(CUdevice device, uint64_t bytes);
-void nvs_link_release(CUdevice device, uint64_t bytes);
+/* Ask for bytes on an attached device. CUDA_SUCCESS: they count as allocated from now on, or until nvs_link_release,
+ * and `resident` says whether they may be on the card now. CUDA_ERROR_OUT_OF_MEMORY: over the quota or the card. Blocks
+ * for one round trip, longer when told to wait. */
+CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool *resident);
+/* Give bytes back, of which so many were on the card. */
+void nvs_link_release(CUdevice device, uint64_t bytes, uint64_t resident);
+/* The mover has moved something: tell the scheduler, and open the gate if it waited for that. */
+void nvs_link_moved(CUdevice device);
 
 /* This process's allocated bytes on the device, as asked and released above, and which of them cannot be moved. */
 uint64_t nvs_link_allocated(CUdevice device);

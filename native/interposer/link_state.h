@@ -22,12 +22,12 @@ enum nvs_link_phase {
 struct nvs_gpu {
 	CUdevice device;
 	char uuid[48];
+	bool can_swap;
 	/* Guarded by nvs_link.lock. */
 	bool announced;       /* the scheduler of this connection knows it */
 	bool limit_known;     /* and has told its limits */
 	uint64_t allocated;   /* bytes */
 	uint64_t released;    /* bytes, since registration */
-	uint64_t pinned;      /* part of allocated that cannot be moved */
 	uint64_t mem_limit;   /* 0: none */
 	uint64_t card;        /* 0: not known */
 	uint64_t dirty_since; /* something to tell since, ns; 0: nothing */
@@ -39,6 +39,7 @@ struct nvs_gpu {
 	uint64_t quantum;           /* ns from then; 0: until told */
 	uint64_t occupied_at_grant; /* us */
 	struct nvs_usage_counters told;
+	uint64_t told_swapped; /* bytes, both ways */
 };
 
 /* A thread that waits for the answer to its request, on its own stack. */
@@ -48,6 +49,7 @@ struct nvs_waiter {
 	uint64_t bytes;
 	bool answered;
 	uint32_t denied; /* enum nvs_deny_reason; 0: granted */
+	bool resident;   /* granted, and may be on the card now */
 	struct nvs_waiter *next;
 };
 
@@ -94,6 +96,9 @@ void nvs_turn_uncontrolled(void);
 void nvs_turn_extended(void);
 /* Ask for what is not granted, if a submitter waits. */
 void nvs_turn_ask(void);
+/* What waited for memory to move or work to end, and what has waited long enough without a scheduler. Returns when to
+ * look again, 0 for not at all. */
+uint64_t nvs_turn_settle(uint64_t now);
 /* End a turn whose time is over, or that is not used while others wait. Returns when to look again, 0 for not at all.
  */
 uint64_t nvs_turn_end_due(uint64_t now);

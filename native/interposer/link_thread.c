@@ -11,6 +11,8 @@
 #include "env.h"
 #include "link.h"
 #include "log.h"
+#include "mover.h"
+#include "residency.h"
 
 #define RETRY_FIRST_NS (100 * NVS_NS_PER_MS)
 #define RETRY_LAST_NS NVS_NS_PER_S
@@ -71,6 +73,22 @@ static void on_update_limit(struct nvs_gpu *gpu, const struct nvs_update_limit *
 	gpu->limit_known = true;
 	pthread_cond_broadcast(&nvs_link.changed);
 	pthread_mutex_unlock(&nvs_link.lock);
+}
+
+/* Told back at once: from here on this process keeps to it. */
+static void on_residency(struct nvs_gpu *gpu, const struct nvs_residency *message)
+{
+	NVS_DEBUG("device %d: target %llu is %llu MiB", gpu->device, (unsigned long long)message->number,
+		(unsigned long long)(message->target >> 20));
+	nvs_residency_set(gpu->device, message->target, message->number);
+	nvs_link_moved(gpu->device);
+	nvs_mover_kick();
+}
+
+static void on_prepare(struct nvs_gpu *gpu, const struct nvs_prepare_swap_out *message)
+{
+	nvs_residency_prepare(gpu->device, message->bytes);
+	nvs_mover_kick();
 }
 
 static void on_core_limit(uint32_t percent)
@@ -158,6 +176,16 @@ static bool handle(uint16_t type, const void *payload, size_t length)
 		on_memory_answer(denied.request, denied.reason != 0 ? denied.reason : NVS_DENY_CARD);
 		return true;
 	}
+	case NVS_RESIDENCY: {
+		MESSAGE(nvs_residency, residency);
+		FOR_GPU(&residency, on_residency(gpu, &residency));
+		return true;
+	}
+	case NVS_PREPARE_SWAP_OUT: {
+		MESSAGE(nvs_prepare_swap_out, prepare);
+		FOR_GPU(&prepare, on_prepare(gpu, &prepare));
+		return true;
+	}
 	case NVS_UPDATE_LIMIT: {
 		MESSAGE(nvs_update_limit, limit);
 		FOR_GPU(&limit, on_update_limit(gpu, &limit));
@@ -184,13 +212,16 @@ static void fill_entry(struct nvs_gpu_entry *entry, struct nvs_gpu *gpu)
 {
 	memset(entry, 0, sizeof(*entry));
 	memcpy(entry->uuid, gpu->uuid, sizeof(entry->uuid));
+	struct nvs_holding view;
+	nvs_residency_view(gpu->device, &view);
 	entry->allocated = gpu->allocated;
-	entry->resident = gpu->allocated;
+	entry->resident = view.resident;
 	entry->grant = gpu->grant;
 	gpu->announced = true;
 	gpu->released = 0;
 	gpu->dirty_since = 0;
 	gpu->told = (struct nvs_usage_counters){.window = NVS_WINDOW_MAX};
+	gpu->told_swapped = 0;
 }
 
 /* The lock is held. */
@@ -203,14 +234,19 @@ static void send_register(void)
 		.mem_limit = env->mem_limit,
 		.core_limit = env->core_limit,
 		.priority = env->priority,
+		.flags = NVS_FLAG_CAN_SWAP,
 		.gpu_count = nvs_link.gpu_count,
 		.library = NVS_RELEASE,
 	};
 	snprintf(hello.name, sizeof(hello.name), "%s", program_invocation_short_name);
 	memcpy(hello.pod_name, env->pod_name, sizeof(hello.pod_name));
 	memcpy(hello.pod_namespace, env->pod_namespace, sizeof(hello.pod_namespace));
-	for (uint32_t i = 0; i < nvs_link.gpu_count; i++)
+	nvs_residency_registering();
+	for (uint32_t i = 0; i < nvs_link.gpu_count; i++) {
 		fill_entry(&entries[i], &nvs_link.gpus[i]);
+		if (!nvs_link.gpus[i].can_swap)
+			hello.flags &= ~NVS_FLAG_CAN_SWAP;
+	}
 	if (!nvs_socket_send(nvs_link.fd, NVS_REGISTER, ++nvs_link.frames_sent, &hello, sizeof(hello), entries,
 		    nvs_link.gpu_count * sizeof(entries[0])))
 		nvs_link.broken = true;
@@ -323,11 +359,15 @@ void nvs_link_send_memory(struct nvs_gpu *gpu)
 {
 	if (gpu->dirty_since == 0 || !gpu->announced)
 		return;
+	struct nvs_holding view;
+	nvs_residency_view(gpu->device, &view);
 	struct nvs_mem_update update = {
 		.gpu = (uint32_t)(gpu - nvs_link.gpus),
 		.released = gpu->released,
-		.resident = gpu->allocated,
-		.pinned = gpu->pinned < gpu->allocated ? gpu->pinned : gpu->allocated,
+		.resident = view.resident,
+		.host = view.host,
+		.pinned = view.pinned < view.resident ? view.pinned : view.resident,
+		.applied = view.number,
 	};
 	gpu->dirty_since = 0;
 	nvs_link_send_locked(NVS_MEM_UPDATE, &update, sizeof(update));
@@ -357,17 +397,24 @@ static void send_usage(uint64_t now)
 	for (uint32_t i = 0; i < nvs_link.gpu_count; i++) {
 		struct nvs_gpu *gpu = &nvs_link.gpus[i];
 		struct nvs_usage_counters counters;
+		struct nvs_holding view;
 		nvs_meter_usage(gpu->device, &counters);
+		nvs_residency_view(gpu->device, &view);
 		struct nvs_usage usage = {
 			.gpu = i,
 			.window = counters.window,
 			.occupied_us = counters.occupied_us,
 			.submissions = counters.submissions,
+			.swapped_out = view.swapped_out,
+			.swapped_in = view.swapped_in,
 		};
 		bool changed = counters.occupied_us != gpu->told.occupied_us ||
-			       counters.submissions != gpu->told.submissions || counters.window != gpu->told.window;
-		if (changed && gpu->announced && nvs_link_send(NVS_USAGE, &usage, sizeof(usage)))
+			       counters.submissions != gpu->told.submissions || counters.window != gpu->told.window ||
+			       view.swapped_out + view.swapped_in != gpu->told_swapped;
+		if (changed && gpu->announced && nvs_link_send(NVS_USAGE, &usage, sizeof(usage))) {
 			gpu->told = counters;
+			gpu->told_swapped = view.swapped_out + view.swapped_in;
+		}
 	}
 }
 
@@ -438,6 +485,7 @@ static uint64_t do_what_is_due(void)
 	if (nvs_link.fd >= 0)
 		announce_new();
 	uint64_t next = nvs_turn_end_due(now);
+	next = nvs_earlier(next, nvs_turn_settle(now));
 	nvs_turn_ask();
 	next = nvs_earlier(next, send_due_memory(now));
 	follow(now);

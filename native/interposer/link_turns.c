@@ -4,13 +4,20 @@
 
 #include "clock.h"
 #include "log.h"
+#include "mover.h"
+#include "residency.h"
 
 #define DRAIN_DEADLINE_MS 10000u
 #define CONTROL_DRAIN_MS 2000u
 #define IDLE_MS 20u
 #define IDLE_ASK_NS (5 * NVS_NS_PER_MS)
+#define SETTLE_ASK_NS (5 * NVS_NS_PER_MS)
+#define ALONE_NS (10 * NVS_NS_PER_S) /* without a scheduler, before memory comes back by itself */
 
-static bool scheduled; /* submissions need a grant */
+static bool scheduled;       /* submissions need a grant */
+static bool opening;         /* the gate would be open, but for memory that is not there yet */
+static bool settling;        /* the gate is shut, but work that went through before may still run */
+static uint64_t alone_since; /* memory is missing and there is no scheduler to give it, ns; 0: no */
 
 static bool all_granted(void)
 {
@@ -28,12 +35,35 @@ static bool any_flag(uint32_t flag)
 	return false;
 }
 
+/* The mover brings what is missing, and then wakes this thread. */
 static void open_if_granted(void)
 {
-	if (!scheduled)
-		nvs_gate_open(NVS_GATE_OPEN);
-	else if (all_granted())
-		nvs_gate_open(any_flag(NVS_FLAG_EXCLUSIVE) ? NVS_GATE_PACED : NVS_GATE_OPEN);
+	if (scheduled && !all_granted())
+		return;
+	opening = !nvs_residency_open();
+	if (opening) {
+		nvs_mover_kick();
+		return;
+	}
+	settling = false;
+	alone_since = 0;
+	nvs_gate_open(scheduled && any_flag(NVS_FLAG_EXCLUSIVE) ? NVS_GATE_PACED : NVS_GATE_OPEN);
+}
+
+/* Work that went through before is not waited for. */
+static void shut_for_now(void)
+{
+	nvs_gate_shut();
+	opening = false;
+	settling = true;
+}
+
+/* The gate is shut and nothing runs any more: memory may leave. */
+static void shut_down(void)
+{
+	opening = settling = false;
+	nvs_residency_shut();
+	nvs_mover_kick();
 }
 
 static void forget_grant(struct nvs_gpu *gpu)
@@ -58,6 +88,15 @@ static void report_released(struct nvs_gpu *gpu, enum nvs_release_reason reason,
 		NVS_INFO("Sent LOCK_RELEASED");
 }
 
+/* What is pinned by now is known before the turn ends: the next one is planned with it. */
+static void tell_memory(void)
+{
+	pthread_mutex_lock(&nvs_link.lock);
+	for (uint32_t i = 0; i < nvs_link.gpu_count; i++)
+		nvs_link_send_memory(&nvs_link.gpus[i]);
+	pthread_mutex_unlock(&nvs_link.lock);
+}
+
 /* Stop, wait for the GPU, give the grants back. When the work does not end in time the gate is open again: the grants
  * are reported as stuck and kept, on no particular terms, until the scheduler grants or drops them anew. */
 static void release(enum nvs_release_reason reason, uint32_t deadline_ms)
@@ -65,7 +104,10 @@ static void release(enum nvs_release_reason reason, uint32_t deadline_ms)
 	uint64_t drain_us;
 	atomic_store(&nvs_link.wanted, false); /* who finds the gate shut from here on asks again */
 	bool drained = nvs_gate_close(deadline_ms, &drain_us);
+	if (drained)
+		shut_down();
 	nvs_meter_poll();
+	tell_memory();
 	for (uint32_t i = 0; i < nvs_link.gpu_count; i++) {
 		struct nvs_gpu *gpu = &nvs_link.gpus[i];
 		uint64_t grant = gpu->grant;
@@ -97,6 +139,7 @@ void nvs_turn_granted(struct nvs_gpu *gpu, const struct nvs_lock_ok *message)
 	gpu->grant = message->grant;
 	gpu->grant_flags = message->flags;
 	gpu->quantum = message->quantum_ms * NVS_NS_PER_MS;
+	nvs_residency_granted(gpu->device);
 	open_if_granted();
 }
 
@@ -115,25 +158,48 @@ void nvs_turn_control(bool on)
 	if (!on)
 		for (uint32_t i = 0; i < nvs_link.gpu_count; i++)
 			forget_grant(&nvs_link.gpus[i]);
+	if (!on)
+		nvs_residency_free_all();
+	alone_since = 0;
 	if (!on || all_granted()) {
 		open_if_granted();
 	} else if (was_free) {
 		atomic_store(&nvs_link.wanted, false);
-		if (!nvs_gate_close(CONTROL_DRAIN_MS, NULL))
-			nvs_gate_shut();
+		if (nvs_gate_close(CONTROL_DRAIN_MS, NULL))
+			shut_down();
+		else
+			shut_for_now();
 	}
 }
 
 void nvs_turn_uncontrolled(void)
 {
 	scheduled = false;
-	nvs_gate_open(NVS_GATE_OPEN);
+	nvs_residency_orphaned();
+	open_if_granted();
+	if (opening && alone_since == 0)
+		alone_since = nvs_now_ns();
 }
 
 void nvs_turn_extended(void)
 {
 	if (scheduled)
-		nvs_gate_shut();
+		shut_for_now();
+}
+
+uint64_t nvs_turn_settle(uint64_t now)
+{
+	if (alone_since != 0 && now >= alone_since + ALONE_NS) {
+		alone_since = 0;
+		NVS_INFO("no scheduler for %llu s: bringing memory back to the card", ALONE_NS / NVS_NS_PER_S);
+		nvs_residency_free_all();
+		nvs_mover_kick();
+	}
+	if (opening)
+		open_if_granted();
+	if (settling && nvs_gate_settled())
+		shut_down();
+	return nvs_earlier(alone_since != 0 ? alone_since + ALONE_NS : 0, settling ? now + SETTLE_ASK_NS : 0);
 }
 
 void nvs_turn_ask(void)
@@ -179,5 +245,6 @@ uint64_t nvs_turn_end_due(uint64_t now)
 
 void nvs_turn_after_fork(void)
 {
-	scheduled = false;
+	scheduled = opening = settling = false;
+	alone_since = 0;
 }

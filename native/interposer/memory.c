@@ -14,7 +14,10 @@
 #include "backing.h"
 #include "counted.h"
 #include "gate.h"
+#include "hostmem.h"
 #include "log.h"
+#include "mover.h"
+#include "residency.h"
 #include "slab.h"
 #include "table.h"
 
@@ -125,7 +128,7 @@ static CUresult back(struct nvs_allocation *allocation)
 {
 	if (allocation->size <= NVS_SLAB_LARGEST)
 		return find_piece(allocation);
-	CUresult result = nvs_backing_create(allocation->device, allocation->size, &allocation->backing);
+	CUresult result = nvs_backing_create(allocation->device, allocation->size, false, &allocation->backing);
 	if (result == CUDA_SUCCESS)
 		allocation->base = allocation->backing->base;
 	return result;
@@ -136,7 +139,7 @@ bool nvs_memory_give_up_spares(CUdevice device)
 	bool parked = any_parked();
 	if (parked)
 		nvs_memory_reap(SHORTAGE_WAIT_MS);
-	bool trimmed = device >= 0 && device < NVS_MAX_DEVICES && nvs_slab_trim(device);
+	bool trimmed = nvs_is_managed(device) && nvs_slab_trim(device);
 	return parked || trimmed;
 }
 
@@ -206,7 +209,7 @@ void nvs_memory_context_gone(CUcontext context, CUdevice device)
 	nvs_table_park_context(context);
 	if (any_parked())
 		nvs_memory_reap(FREE_WAIT_MS);
-	if (device >= 0 && device < NVS_MAX_DEVICES)
+	if (nvs_is_managed(device))
 		nvs_slab_trim(device);
 	nvs_counted_context_gone(context);
 }
@@ -217,5 +220,8 @@ void nvs_memory_after_fork(void)
 	nvs_table_after_fork();
 	nvs_slab_after_fork();
 	nvs_backing_after_fork();
+	nvs_residency_after_fork();
+	nvs_host_after_fork();
+	nvs_mover_after_fork();
 	nvs_counted_after_fork();
 }

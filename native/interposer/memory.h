@@ -22,6 +22,11 @@
 /* Device ordinals below this are managed; a process that sees more cards uses the others natively. */
 #define NVS_MAX_DEVICES 64
 
+static inline bool nvs_is_managed(CUdevice device)
+{
+	return device >= 0 && device < NVS_MAX_DEVICES;
+}
+
 /* The current context; NULL when there is none. */
 CUcontext nvs_current_context(void);
 

@@ -4,8 +4,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "gate.h"
 #include "link.h"
 #include "log.h"
+#include "residency.h"
 #include "table.h"
 
 /* ---- sizes ---- */
@@ -89,12 +91,48 @@ static void correct(const struct nvs_allocation *allocation, CUpointer_attribute
 	}
 }
 
+/* What the driver would say if the memory were on the card; it knows nothing of addresses without memory. False: that
+ * cannot be told from here. */
+static bool stand_in(const struct nvs_allocation *allocation, CUpointer_attribute attribute, CUdeviceptr p, void *data)
+{
+	unsigned number = 0;
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+		number = CU_MEMORYTYPE_DEVICE;
+		break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+		number = (unsigned)allocation->device;
+		break;
+	case CU_POINTER_ATTRIBUTE_MAPPED:
+		number = 1;
+		break;
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+		memcpy(data, &p, sizeof(p));
+		return true;
+	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+	case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+		return false;
+	default:
+		correct(allocation, attribute, data);
+		return attribute <= CU_POINTER_ATTRIBUTE_RANGE_SIZE || attribute == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE;
+	}
+	memcpy(data, &number, sizeof(number));
+	return true;
+}
+
 NVS_EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr p)
 {
 	NVS_PASS_INSIDE(cuPointerGetAttribute, (data, attribute, p));
 	struct nvs_allocation found;
+	bool ours = nvs_table_find(p, &found);
+	if (ours && data != NULL && nvs_residency_is_away(found.device, p) && stand_in(&found, attribute, p, data))
+		return CUDA_SUCCESS;
 	CUresult result = nvs_real.cuPointerGetAttribute(data, attribute, p);
-	if (result == CUDA_SUCCESS && nvs_table_find(p, &found))
+	if (result == CUDA_SUCCESS && ours)
 		correct(&found, attribute, data);
 	return result;
 }
@@ -103,12 +141,46 @@ NVS_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *
 {
 	NVS_PASS_INSIDE(cuPointerGetAttributes, (count, attributes, data, p));
 	struct nvs_allocation found;
+	bool ours = nvs_table_find(p, &found), away = ours && nvs_residency_is_away(found.device, p);
 	CUresult result = nvs_real.cuPointerGetAttributes(count, attributes, data, p);
-	if (result == CUDA_SUCCESS && nvs_table_find(p, &found))
-		for (unsigned i = 0; i < count; i++)
+	for (unsigned i = 0; ours && result == CUDA_SUCCESS && i < count; i++)
+		if (!away || !stand_in(&found, attributes[i], p, data[i]))
 			correct(&found, attributes[i], data[i]);
 	return result;
 }
+
+/* ---- what makes memory known beyond its address: from then on it stays on the card ---- */
+
+/* Ours: wait until it is there, and keep it. Followed by nvs_gate_leave when true. */
+static bool keep_on_card(CUdeviceptr p, size_t size)
+{
+	struct nvs_allocation found;
+	if (!nvs_table_find(p, &found))
+		return false;
+	nvs_gate_enter_unmeasured();
+	nvs_residency_hold(found.device, p, size);
+	nvs_link_moved(found.device);
+	return true;
+}
+
+#define KEEP_ON_CARD(name, params, args, p, size)                                                                      \
+	NVS_EXPORT CUresult name params                                                                                \
+	{                                                                                                              \
+		NVS_PASS_INSIDE(name, args);                                                                           \
+		bool kept = keep_on_card((CUdeviceptr)(p), size);                                                      \
+		CUresult result = nvs_real.name args;                                                                  \
+		if (kept)                                                                                              \
+			nvs_gate_leave();                                                                              \
+		return result;                                                                                         \
+	}
+
+KEEP_ON_CARD(cuPointerSetAttribute, (const void *value, CUpointer_attribute attribute, CUdeviceptr p),
+	(value, attribute, p), p, 1)
+KEEP_ON_CARD(
+	cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *p), (handle, p), (uintptr_t)p, 1)
+KEEP_ON_CARD(cuMemGetHandleForAddressRange,
+	(void *handle, CUdeviceptr p, size_t size, int type, unsigned long long flags), (handle, p, size, type, flags),
+	p, size)
 
 /* ---- sharing between processes ---- */
 

@@ -135,7 +135,7 @@ CUresult nvs_slab_grow(CUdevice device, size_t size, CUdeviceptr *p, struct nvs_
 	struct nvs_slab *slab = malloc(sizeof(*slab));
 	if (slab == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = nvs_backing_create(device, NVS_SLAB_BYTES, &slab->backing);
+	CUresult result = nvs_backing_create(device, NVS_SLAB_BYTES, true, &slab->backing);
 	if (result != CUDA_SUCCESS) {
 		free(slab);
 		return result;

@@ -80,6 +80,16 @@ struct nvs_context *nvs_context_of(CUstream stream)
 	return found == CUDA_SUCCESS && handle != NULL ? context_for(handle) : NULL;
 }
 
+CUcontext nvs_context_on(CUdevice device)
+{
+	for (struct nvs_context *context = atomic_load(&contexts); context != NULL; context = context->next) {
+		CUcontext handle = atomic_load(&context->handle);
+		if (handle != NULL && atomic_load(&context->device) == device)
+			return handle;
+	}
+	return NULL;
+}
+
 bool nvs_each_context(bool (*visit)(struct nvs_context *))
 {
 	bool all = true;
@@ -219,7 +229,10 @@ static void capture_ended(CUstream stream)
 	NVS_EXPORT CUresult name params                                                                                \
 	{                                                                                                              \
 		REAL_OR_FAIL(name);                                                                                    \
-		if (capture_begins(where) == NULL)                                                                     \
+		nvs_gate_enter_unmeasured(); /* what is captured names memory, which has to be there */                \
+		bool noted = capture_begins(where) != NULL;                                                            \
+		nvs_gate_leave();                                                                                      \
+		if (!noted)                                                                                            \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
 		CUresult result = nvs_real.name args;                                                                  \
 		if (result != CUDA_SUCCESS)                                                                            \

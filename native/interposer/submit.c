@@ -1,6 +1,6 @@
-/* A wrapper for every function that submits work, made from the list. The common case is a handful of instructions
- * between the application and the driver, with one call that forwards the arguments where they are; all else is behind
- * that call, in the cold stand-in that takes the driver's place. */
+/* A wrapper for every function that submits work or needs its memory, made from the list. The common case is a handful
+ * of instructions between the application and the driver, with one call that forwards the arguments where they are; all
+ * else is behind that call, in the cold stand-in that takes the driver's place. */
 #include "resolve.h"
 #include "gate.h"
 
@@ -20,6 +20,17 @@ extern struct nvs_real nvs_real __attribute__((visibility("hidden")));
 		if (__builtin_expect(real == NULL || !nvs_gate_try_enter(), 0))                                        \
 			real = slow_##name;                                                                            \
 		CUresult result = real args;                                                                           \
+		nvs_gate_leave();                                                                                      \
+		return result;                                                                                         \
+	}
+/* A call that submits nothing waits for the memory it names, and keeps it where it is until it is through. */
+#define NVS_NEEDS(name, params, args)                                                                                  \
+	NVS_EXPORT CUresult name params                                                                                \
+	{                                                                                                              \
+		if (!nvs_resolve_driver() || nvs_real.name == NULL)                                                    \
+			return CUDA_ERROR_NOT_INITIALIZED;                                                             \
+		nvs_gate_enter_unmeasured();                                                                           \
+		CUresult result = nvs_real.name args;                                                                  \
 		nvs_gate_leave();                                                                                      \
 		return result;                                                                                         \
 	}

@@ -283,9 +283,10 @@ NVS_API cuGraphExecDestroy(CUgraphExec exec)
 
 static void count_graph(CUcontext ctx)
 {
-	nvs_node_lock(nvs_process.node);
-	nvs_process.node->gpus[ctx->gpu].counters.graph_launches++;
-	nvs_node_unlock(nvs_process.node);
+	struct nvs_node *node = nvs_process.node;
+	nvs_node_lock(node);
+	nvs_slot_count(node, &node->slots[ctx->slot], NVS_COUNT_GRAPH, 1);
+	nvs_node_unlock(node);
 }
 
 NVS_API cuGraphLaunch(CUgraphExec exec, CUstream handle)

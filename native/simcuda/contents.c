@@ -3,8 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK ((size_t)4096)      /* real bytes come in blocks, so that many small writes make few extents */
-#define LARGEST ((size_t)1 << 20) /* of one buffer */
+#define BLOCK ((size_t)4096)            /* real bytes come in blocks, so that many small writes make few extents */
+#define LARGEST ((size_t)1 << 20)       /* of one buffer */
+#define UNIFORM_STEP ((size_t)64 << 10) /* a shorter uniform stretch inside other bytes is not looked for */
 
 struct buffer {
 	size_t references;
@@ -23,23 +24,6 @@ static void unreference(struct buffer *buffer)
 {
 	if (buffer != NULL && --buffer->references == 0)
 		free(buffer);
-}
-
-static void fill_bytes(uint8_t *to, size_t offset, size_t length, uint32_t pattern)
-{
-	uint8_t word[4];
-	memcpy(word, &pattern, sizeof(word));
-	if (word[0] == word[1] && word[1] == word[2] && word[2] == word[3]) {
-		memset(to, word[0], length);
-		return;
-	}
-	size_t i = 0;
-	for (; i < length && ((offset + i) & 3) != 0; i++)
-		to[i] = word[(offset + i) & 3];
-	for (; i + 4 <= length; i += 4)
-		memcpy(to + i, word, sizeof(word));
-	for (; i < length; i++)
-		to[i] = word[(offset + i) & 3];
 }
 
 bool nvs_contents_init(struct nvs_contents *contents, size_t size, void *raw)
@@ -80,7 +64,7 @@ static size_t find(const struct nvs_contents *contents, size_t offset)
 struct nvs_view nvs_contents_view(const struct nvs_contents *contents, size_t offset, size_t max)
 {
 	if (contents->raw != NULL)
-		return (struct nvs_view){.bytes = contents->raw + offset, .length = max};
+		return nvs_host_view(contents->raw + offset, max);
 	const struct nvs_extent *extent = &contents->extents[find(contents, offset)];
 	size_t length = extent->end - offset < max ? extent->end - offset : max;
 	if (extent->buffer == NULL)
@@ -94,7 +78,7 @@ void nvs_view_copy(const struct nvs_view *view, size_t offset, void *to, size_t 
 	if (view->bytes != NULL)
 		memcpy(to, view->bytes, length);
 	else
-		fill_bytes(to, offset, length, view->pattern);
+		nvs_fill_bytes(to, offset, length, view->pattern);
 }
 
 /* Make an extent start at offset; its index, or `count` at the very end. Needs room for one more. */
@@ -150,8 +134,7 @@ bool nvs_contents_fill(struct nvs_contents *contents, size_t offset, size_t leng
 	if (length == 0)
 		return true;
 	if (contents->raw != NULL) {
-		uint8_t *to = contents->raw + offset;
-		fill_bytes(to, (size_t)(uintptr_t)to, length, pattern);
+		nvs_host_fill(contents->raw + offset, length, pattern, contents->exchangeable);
 		return true;
 	}
 	if (!make_room(contents, 2))
@@ -177,15 +160,38 @@ static bool materialise(struct nvs_contents *contents, size_t start, size_t end)
 	size_t at = split(contents, start);
 	split(contents, end);
 	buffer->references = 1;
-	fill_bytes(buffer->bytes, start, end - start, contents->extents[at].pattern);
+	nvs_fill_bytes(buffer->bytes, start, end - start, contents->extents[at].pattern);
 	contents->extents[at].buffer = buffer;
 	contents->extents[at].skip = 0;
 	return true;
 }
 
-static bool is_uniform(const uint8_t *bytes, size_t length)
+/* How many bytes at the start are one word over and over. Looks by blocks; less than a block is not worth an extent. */
+static size_t uniform_prefix(const uint8_t *bytes, size_t length)
 {
-	return length >= BLOCK && memcmp(bytes, bytes + 4, length - 4) == 0;
+	if (length < BLOCK || memcmp(bytes, bytes + 4, 60) != 0)
+		return 0;
+	size_t same = 4;
+	while (same < length) {
+		size_t step = length - same < BLOCK ? length - same : BLOCK;
+		if (memcmp(bytes + same - 4, bytes + same, step) != 0)
+			break;
+		same += step;
+	}
+	return same == length ? same : same / BLOCK * BLOCK;
+}
+
+/* How many bytes at the start to write as they are, up to the next uniform stretch. */
+static size_t mixed_prefix(const uint8_t *bytes, size_t length)
+{
+	size_t mixed = length < UNIFORM_STEP ? length : UNIFORM_STEP;
+	while (mixed < length) {
+		size_t step = length - mixed < UNIFORM_STEP ? length - mixed : UNIFORM_STEP;
+		if (uniform_prefix(bytes + mixed, step) == step)
+			break;
+		mixed += step;
+	}
+	return mixed;
 }
 
 static uint32_t pattern_at(const uint8_t *bytes, size_t offset)
@@ -198,15 +204,8 @@ static uint32_t pattern_at(const uint8_t *bytes, size_t offset)
 	return pattern;
 }
 
-bool nvs_contents_write(struct nvs_contents *contents, size_t offset, size_t length, const void *from)
+static bool write_bytes(struct nvs_contents *contents, size_t offset, size_t length, const uint8_t *bytes)
 {
-	const uint8_t *bytes = from;
-	if (contents->raw != NULL) {
-		memmove(contents->raw + offset, bytes, length);
-		return true;
-	}
-	if (is_uniform(bytes, length))
-		return nvs_contents_fill(contents, offset, length, pattern_at(bytes, offset));
 	while (length > 0) {
 		struct nvs_extent *extent = &contents->extents[find(contents, offset)];
 		if (extent->buffer == NULL) {
@@ -219,6 +218,31 @@ bool nvs_contents_write(struct nvs_contents *contents, size_t offset, size_t len
 		}
 		size_t n = extent->end - offset < length ? extent->end - offset : length;
 		memmove(extent->buffer->bytes + extent->skip + (offset - extent->start), bytes, n);
+		offset += n;
+		bytes += n;
+		length -= n;
+	}
+	return true;
+}
+
+bool nvs_contents_write(struct nvs_contents *contents, size_t offset, size_t length, const void *from)
+{
+	const uint8_t *bytes = from;
+	if (contents->raw != NULL) {
+		memmove(contents->raw + offset, bytes, length);
+		return true;
+	}
+	while (length > 0) {
+		size_t n = uniform_prefix(bytes, length);
+		bool good;
+		if (n > 0) {
+			good = nvs_contents_fill(contents, offset, n, pattern_at(bytes, offset));
+		} else {
+			n = mixed_prefix(bytes, length);
+			good = write_bytes(contents, offset, n, bytes);
+		}
+		if (!good)
+			return false;
 		offset += n;
 		bytes += n;
 		length -= n;

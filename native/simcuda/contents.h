@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "hostpages.h"
+
 /* What never written memory reads as: not zero, so that a program that relies on zeros is found out. */
 #define NVS_UNDEFINED_PATTERN 0xa5c3a5c3u
 
@@ -14,17 +16,10 @@ struct nvs_extent;
 
 struct nvs_contents {
 	size_t size;
-	uint8_t *raw; /* real memory of the host (managed, pinned): no extents */
+	uint8_t *raw;      /* memory of the host (managed, pinned): no extents */
+	bool exchangeable; /* raw: its pages may be replaced by others with the same bytes */
 	struct nvs_extent *extents;
 	size_t count, room;
-};
-
-/* A stretch of contents: bytes, or (bytes == NULL) a word whose byte i stands at every offset congruent to i modulo 4.
- */
-struct nvs_view {
-	const uint8_t *bytes;
-	uint32_t pattern;
-	size_t length;
 };
 
 bool nvs_contents_init(struct nvs_contents *contents, size_t size, void *raw);

@@ -32,7 +32,7 @@ static CUresult submit_copy(CUstream handle, const struct nvs_effect *effect, en
 	struct nvs_work work = nvs_work_copy(stream->ctx, effect->copy.dst, effect->copy.src, bytes);
 	work.effect = *effect;
 	bool device_only = work.engine == NVS_COMPUTE || work.count == NVS_COUNT_D2D;
-	bool waits = wait == WAIT_IF_HOST ? !device_only : wait == WAIT_IF_PAGEABLE && work.pageable;
+	bool waits = wait == WAIT_IF_HOST ? !device_only : wait == WAIT_IF_PAGEABLE && work.path == NVS_PATH_PAGEABLE;
 	if (waits && stream->capture == NULL)
 		return nvs_end(nvs_submit_and_wait(stream, &work));
 	return nvs_end(nvs_submit(stream, &work, NULL));

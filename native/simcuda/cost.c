@@ -54,7 +54,7 @@ struct nvs_work nvs_work_copy(CUcontext ctx, uint64_t dst, uint64_t src, size_t 
 		work = (struct nvs_work){.engine = in ? NVS_H2D : NVS_D2H, .count = in ? NVS_COUNT_H2D : NVS_COUNT_D2H};
 		work.gap = launch_ns();
 		work.work = (double)bytes;
-		work.pageable = (in ? from : to) == PAGEABLE_HOST;
+		work.path = (in ? from : to) == PAGEABLE_HOST ? NVS_PATH_PAGEABLE : NVS_PATH_PINNED;
 	}
 	work.bytes = bytes;
 	return work;

@@ -1,6 +1,7 @@
 /* What work does to memory. Runs when the work is done in simulated time, with the process's lock held. */
 #include <string.h>
 
+#include "pagemap.h"
 #include "sim.h"
 #include "vspace.h"
 
@@ -185,6 +186,7 @@ static CUresult run_kernel(CUcontext ctx, const struct nvs_effect *effect)
 CUresult nvs_effect_run(CUcontext ctx, const struct nvs_effect *effect)
 {
 	struct nvs_mapping *mapping;
+	nvs_areas_forget();
 	switch (effect->kind) {
 	case NVS_EFFECT_KERNEL:
 		return run_kernel(ctx, effect);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "pagemap.h"
 #include "sim.h"
 #include "vspace.h"
 
@@ -134,7 +135,7 @@ void nvs_memory_free(struct nvs_mapping *mapping)
 	if (block != NULL)
 		free_units(block, start, size);
 	else if (managed)
-		munmap((void *)(uintptr_t)start, nvs_round_up(size, 4096));
+		munmap((void *)(uintptr_t)start, nvs_round_up(size, nvs_page_size()));
 	else
 		nvs_unreserve(start, nvs_round_up(size, NVS_GRANULARITY));
 }

@@ -1,13 +1,17 @@
 /* The driver's state in this process: initialisation, the lock, fork, which cards are visible. */
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "sim.h"
+
+#define SHORTEST_SLEEP_NS 100000 /* of wall time */
+#define LONGEST_OVERSLEEP_NS 1e6
 
 struct nvs_process nvs_process;
 __thread struct nvs_thread_state nvs_thread;
@@ -116,9 +120,33 @@ CUresult nvs_begin(void)
 	return CUDA_SUCCESS;
 }
 
+void nvs_takes(double ns)
+{
+	double now = nvs_node_now(nvs_process.node), saved = nvs_thread.overslept < ns ? nvs_thread.overslept : ns;
+	nvs_thread.overslept -= saved;
+	nvs_thread.busy_until = (nvs_thread.busy_until > now ? nvs_thread.busy_until : now) + ns - saved;
+}
+
+/* Times that a sleep cannot measure add up over calls before they are slept; what a sleep took too much is saved. */
+static void let_time_pass(void)
+{
+	const struct nvs_node *node = nvs_process.node;
+	double left = (nvs_thread.busy_until - nvs_node_now(node)) / node->speed;
+	if (left < SHORTEST_SLEEP_NS)
+		return;
+	while (left > 0) {
+		struct timespec time = {.tv_sec = (time_t)(left / 1e9), .tv_nsec = (long)fmod(left, 1e9)};
+		nanosleep(&time, NULL);
+		left = (nvs_thread.busy_until - nvs_node_now(node)) / node->speed;
+	}
+	nvs_thread.overslept = fmin(-left, LONGEST_OVERSLEEP_NS) * node->speed;
+}
+
 CUresult nvs_end(CUresult result)
 {
 	nvs_unlock();
+	if (nvs_thread.busy_until > 0)
+		let_time_pass();
 	return result;
 }
 

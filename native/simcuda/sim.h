@@ -102,9 +102,10 @@ struct nvs_effect {
 struct nvs_work {
 	enum nvs_engine engine;
 	enum nvs_count count;
-	bool pageable;
+	enum nvs_path path;
 	double gap, work; /* as in struct nvs_op */
-	uint64_t bytes;
+	uint64_t bytes, leaving;
+	int leaving_slot;
 	struct nvs_effect effect;
 };
 
@@ -175,6 +176,8 @@ struct nvs_thread_state {
 	int depth;
 	int per_thread_stream;
 	CUstreamCaptureMode capture_mode;
+	double busy_until; /* the thread's driver calls take until then, in simulated time */
+	double overslept;
 };
 
 extern struct nvs_process nvs_process;
@@ -187,7 +190,10 @@ CUresult nvs_begin(void);
 CUresult nvs_begin_context(CUcontext *ctx);
 /* The same, for the context and stream that a handle means. */
 CUresult nvs_begin_stream(CUstream handle, CUstream *stream);
+/* End of a call: unlock, and let the time pass that the call takes. */
 CUresult nvs_end(CUresult result);
+/* The call takes so many simulated ns of its thread's time, from now on. */
+void nvs_takes(double ns);
 CUcontext nvs_current(void);
 void nvs_lock(void);
 void nvs_unlock(void);

@@ -206,8 +206,10 @@ static CUresult push(
 		.bytes = work->bytes,
 		.engine = (uint8_t)work->engine,
 		.count = (uint8_t)work->count,
-		.pageable = work->pageable,
+		.path = (uint8_t)work->path,
 		.queue = stream->queue,
+		.leaving = work->leaving,
+		.leaving_slot = (uint32_t)work->leaving_slot,
 		.dep = {first != NULL ? *first : none, second != NULL ? *second : none},
 	};
 	nvs_node_lock(nvs_process.node);

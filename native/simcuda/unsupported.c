@@ -1,5 +1,5 @@
 /* Functions that exist and say that this card cannot do it: arrays, 3D copies, waits on memory, sharing between
- * processes, launches of the oldest kind. */
+ * processes, graphs built or changed node by node, textures, launches of the oldest kind. */
 #include "sim.h"
 
 #define UNSUPPORTED(name, params)                                                                                      \
@@ -42,6 +42,27 @@ UNSUPPORTED(cuIpcGetMemHandle, (void *handle, CUdeviceptr p))
 UNSUPPORTED(cuMemExportToShareableHandle,
 	(void *shareable, CUmemGenericAllocationHandle handle, int type, unsigned long long flags))
 UNSUPPORTED(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle * handle, void *os_handle, int type))
+UNSUPPORTED(
+	cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr p, size_t size, int type, unsigned long long flags))
 UNSUPPORTED(cuImportExternalMemory, (CUexternalMemory * memory, const void *desc))
 UNSUPPORTED(cuMemPoolCreate, (CUmemoryPool * pool, const void *props))
 UNSUPPORTED(cuMemPoolDestroy, (CUmemoryPool pool))
+
+UNSUPPORTED(cuGraphInstantiate, (CUgraphExec * exec, CUgraph graph, CUgraphNode *node, char *log, size_t n))
+UNSUPPORTED_PT(cuGraphInstantiateWithParams, _ptsz, (CUgraphExec * exec, CUgraph graph, void *params))
+UNSUPPORTED(cuGraphExecUpdate, (CUgraphExec exec, CUgraph graph, CUgraphNode *node, int *how))
+UNSUPPORTED(cuGraphExecUpdate_v2, (CUgraphExec exec, CUgraph graph, void *how))
+UNSUPPORTED(cuGraphAddMemcpyNode,
+	(CUgraphNode * node, CUgraph graph, const CUgraphNode *deps, size_t n, const void *copy, CUcontext ctx))
+UNSUPPORTED(cuGraphAddMemsetNode,
+	(CUgraphNode * node, CUgraph graph, const CUgraphNode *deps, size_t n, const void *set, CUcontext ctx))
+UNSUPPORTED(cuGraphAddNode, (CUgraphNode * node, CUgraph graph, const CUgraphNode *deps, size_t n, void *params))
+UNSUPPORTED(cuGraphAddNode_v2,
+	(CUgraphNode * node, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t n, void *params))
+UNSUPPORTED(cuGraphMemcpyNodeSetParams, (CUgraphNode node, const void *copy))
+UNSUPPORTED(cuGraphMemsetNodeSetParams, (CUgraphNode node, const void *set))
+UNSUPPORTED(cuGraphExecMemcpyNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *copy, CUcontext ctx))
+UNSUPPORTED(cuGraphExecMemsetNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *set, CUcontext ctx))
+UNSUPPORTED(cuGraphNodeSetParams, (CUgraphNode node, void *params))
+UNSUPPORTED(cuGraphExecNodeSetParams, (CUgraphExec exec, CUgraphNode node, void *params))
+UNSUPPORTED(cuTexObjectCreate, (void *texture, const void *resource, const void *sampling, const void *view))

@@ -42,6 +42,7 @@ NVS_API cuMemCreate(
 	CUresult result = nvs_begin();
 	if (result != CUDA_SUCCESS)
 		return result;
+	nvs_takes(1e9 * nvs_process.node->profile.mem_create);
 	if (handle == NULL || prop == NULL || n == 0 || !granular(n) || flags != 0)
 		return nvs_end(CUDA_ERROR_INVALID_VALUE);
 	if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
@@ -66,6 +67,7 @@ NVS_API cuMemRelease(CUmemGenericAllocationHandle handle)
 	CUresult result = nvs_begin();
 	if (result != CUDA_SUCCESS)
 		return result;
+	nvs_takes(1e9 * nvs_process.node->profile.mem_release);
 	struct nvs_physical *physical = nvs_physical_of(handle);
 	if (physical == NULL)
 		return nvs_end(CUDA_ERROR_INVALID_VALUE);
@@ -108,6 +110,7 @@ NVS_API cuMemMap(CUdeviceptr p, size_t n, size_t offset, CUmemGenericAllocationH
 	CUresult result = nvs_begin();
 	if (result != CUDA_SUCCESS)
 		return result;
+	nvs_takes(1e9 * nvs_process.node->profile.mem_map);
 	struct nvs_physical *physical = nvs_physical_of(handle);
 	if (physical == NULL || offset != 0 || flags != 0 || n == 0 || !granular(n) || !granular(p))
 		return nvs_end(CUDA_ERROR_INVALID_VALUE);
@@ -143,6 +146,7 @@ NVS_API cuMemUnmap(CUdeviceptr p, size_t n)
 		struct nvs_mapping *mapping = nvs_mapping_at(at);
 		at += mapping->size;
 		nvs_mapping_remove(mapping);
+		nvs_takes(1e9 * nvs_process.node->profile.mem_unmap);
 	}
 	return nvs_end(CUDA_SUCCESS);
 }
@@ -166,6 +170,7 @@ NVS_API cuMemSetAccess(CUdeviceptr p, size_t n, const CUmemAccessDesc *desc, siz
 			else
 				mapping->access |= 1ull << gpu;
 			at += mapping->size;
+			nvs_takes(1e9 * nvs_process.node->profile.mem_set_access);
 		}
 	}
 	return nvs_end(CUDA_SUCCESS);

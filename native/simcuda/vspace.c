@@ -189,9 +189,12 @@ CUresult nvs_physical_new(unsigned gpu, int slot, uint64_t size, uint64_t charge
 	physical->gpu = gpu;
 	physical->slot = slot;
 	if (slot >= 0 && charge > 0) {
+		uint64_t evicted = 0;
 		nvs_node_lock(nvs_process.node);
-		bool fits = nvs_slot_charge(nvs_process.node, slot, charge);
+		bool fits = nvs_slot_charge(nvs_process.node, slot, charge, &evicted);
 		nvs_node_unlock(nvs_process.node);
+		if (evicted > 0)
+			nvs_takes(1e9 * (double)evicted / nvs_process.node->profile.fault_bandwidth);
 		if (!fits) {
 			nvs_contents_free(&physical->contents);
 			free(physical);
@@ -212,11 +215,13 @@ void nvs_physical_put(struct nvs_physical *physical)
 		link = &(*link)->next;
 	if (*link != NULL)
 		*link = physical->next;
-	if (physical->charged > 0) {
+	if (physical->charged > 0 || physical->pinned > 0) {
 		nvs_node_lock(nvs_process.node);
 		nvs_slot_refund(nvs_process.node, physical->slot, physical->charged);
+		nvs_process.node->slots[physical->slot].pinned -= physical->pinned;
 		nvs_node_unlock(nvs_process.node);
 	}
+	nvs_managed_free(physical->managed);
 	nvs_contents_free(&physical->contents);
 	free(physical);
 }

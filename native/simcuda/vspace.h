@@ -11,8 +11,10 @@ enum nvs_mapping_kind { NVS_ALLOCATED, NVS_MAPPED, NVS_POOLED, NVS_MANAGED, NVS_
 struct nvs_physical {
 	struct nvs_contents contents;
 	unsigned gpu;
-	int slot;         /* that is charged, -1: none */
-	uint64_t charged; /* bytes */
+	int slot;                    /* that is charged, -1: none */
+	uint64_t charged;            /* bytes of the card */
+	uint64_t pinned;             /* bytes of the host */
+	struct nvs_managed *managed; /* where its parts are, NULL: not managed */
 	uint64_t handles, mappings;
 	uint64_t handle; /* number the application knows it by, 0: none */
 	struct nvs_physical *next;
@@ -60,7 +62,11 @@ void nvs_physical_give_handle(struct nvs_physical *physical);
 
 /* memory.c: free what cuMemAlloc and its kin made, at once. */
 void nvs_memory_free(struct nvs_mapping *mapping);
+/* hostmem.c: anonymous memory of the host, known to the driver as `kind`. */
+CUresult nvs_host_allocate(enum nvs_mapping_kind kind, CUcontext ctx, size_t n, struct nvs_physical **out);
+
 /* managed.c: bring managed memory to the GPU before work uses it; ns that takes. */
 double nvs_managed_fault(CUcontext ctx, uint64_t address, uint64_t n);
+void nvs_managed_free(struct nvs_managed *managed);
 
 #endif

@@ -125,6 +125,7 @@ SWITCH_TIME_MULTIPLIER = _number("NVSHARE_SWITCH_TIME_MULTIPLIER", 5, 1, 1000)
 COMPUTE_WINDOW = _whole("NVSHARE_COMPUTE_WINDOW_MS", 2000, 100, 60000)
 MEMORY_RESERVE = _whole("NVSHARE_MEMORY_RESERVE_PERCENT", 0, 0, 90)
 CARD_MEMORY = _size("NVSHARE_CARD_MEMORY")
+HOST_MEMORY = _size("NVSHARE_HOST_MEMORY")
 GPU_MEMORY_LIMIT = _size("NVSHARE_GPU_MEMORY_LIMIT")
 GPU_CORE_LIMIT = _whole("NVSHARE_GPU_CORE_LIMIT", 100, *CORE_BOUNDS)
 PRIORITY = _choice("NVSHARE_PRIORITY", PRIORITIES)
@@ -176,6 +177,7 @@ class SchedulerConfig:
     compute_window: float = COMPUTE_WINDOW.default / 1000
     reserve_percent: int = MEMORY_RESERVE.default
     card_memory: int | None = None
+    host_memory: int | None = None
     debug: bool = False
     defaulted: frozenset[str] = frozenset({"mode", "max_runtime"})
 
@@ -201,9 +203,22 @@ def scheduler_config(
         compute_window=environment.get(COMPUTE_WINDOW) / 1000,
         reserve_percent=environment.get(MEMORY_RESERVE),
         card_memory=card_memory if card_memory is not None else environment.get(CARD_MEMORY),
+        host_memory=environment.get(HOST_MEMORY),
         debug=debug or environment.get(DEBUG),
         defaulted=frozenset(defaulted),
     )
+
+
+_HOST_SHARE = 0.8  # of the machine's memory; the rest stays for the programs themselves
+
+
+def host_memory_budget(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Bytes of host memory that swapped-out device memory may take, unless somebody sets it; None: not known."""
+    try:
+        match = re.search(r"^MemTotal:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(int(match[1]) * 1024 * _HOST_SHARE) if match else None
 
 
 def runtime_directory(environ: Mapping[str, str] | None = None, uid: int | None = None) -> Path:

@@ -64,6 +64,22 @@ void nvs_memory_after_fork(void)
 {
 }
 
+bool nvs_backing_supported(CUdevice device)
+{
+	return true;
+}
+
+static _Atomic unsigned fake_kicks; /* of the mover */
+
+void nvs_mover_kick(void)
+{
+	atomic_fetch_add(&fake_kicks, 1);
+}
+
+void nvs_mover_stop(void)
+{
+}
+
 CUresult nvs_context_device(CUcontext context, CUdevice *device)
 {
 	*device = 0;

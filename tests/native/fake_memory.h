@@ -13,7 +13,12 @@
 #include <string.h>
 
 #include "../../native/interposer/table.c"
+#include "../../native/interposer/residency.c"
+#include "../../native/interposer/hostroom.c"
+#include "../../native/interposer/hostmem.c"
 #include "../../native/interposer/backing.c"
+#include "../../native/interposer/helper_thread.c"
+#include "../../native/interposer/mover.c"
 #include "../../native/interposer/slab.c"
 #include "../../native/interposer/array_size.c"
 #include "../../native/interposer/counted.c"
@@ -21,6 +26,7 @@
 #include "../../native/interposer/contexts.c"
 #include "../../native/interposer/report.c"
 
+#undef MIB
 #define MIB (1ull << 20)
 
 /* ---- the other rooms ---- */
@@ -33,6 +39,7 @@ static uint64_t fake_card;               /* what nvs_link_card answers */
 static _Atomic uint64_t fake_allocated[NVS_MAX_DEVICES];
 static _Atomic int64_t fake_pinned[NVS_MAX_DEVICES];
 static _Atomic bool fake_drain_fails;
+static _Atomic unsigned fake_moves; /* told to the link */
 static _Atomic unsigned fake_drains, fake_contexts_announced, fake_contexts_ended;
 
 bool nvs_resolve_driver(void)
@@ -49,18 +56,20 @@ CUresult nvs_link_attach(CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-CUresult nvs_link_request(CUdevice device, uint64_t bytes)
+CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool *resident)
 {
 	uint64_t now = atomic_load(&fake_allocated[device]);
 	do {
 		if (bytes > fake_limit || now + bytes > fake_limit)
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	} while (!atomic_compare_exchange_weak(&fake_allocated[device], &now, now + bytes));
+	*resident = nvs_residency_claim(device, bytes);
 	return CUDA_SUCCESS;
 }
 
-void nvs_link_release(CUdevice device, uint64_t bytes)
+void nvs_link_release(CUdevice device, uint64_t bytes, uint64_t resident)
 {
+	nvs_residency_forget(device, resident, bytes - resident);
 	assert(atomic_fetch_sub(&fake_allocated[device], bytes) >= bytes);
 }
 
@@ -72,6 +81,27 @@ uint64_t nvs_link_allocated(CUdevice device)
 void nvs_link_pinned(CUdevice device, int64_t delta)
 {
 	assert(atomic_fetch_add(&fake_pinned[device], delta) + delta >= 0);
+	nvs_residency_pin(device, delta);
+}
+
+void nvs_link_want(void)
+{
+}
+
+void nvs_link_moved(CUdevice device)
+{
+	atomic_fetch_add(&fake_moves, 1);
+}
+
+const struct nvs_env *nvs_env(void)
+{
+	static const struct nvs_env environment;
+	return &environment;
+}
+
+CUstreamCaptureMode nvs_relax(void)
+{
+	return CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
 uint64_t nvs_link_card(CUdevice device)
@@ -83,6 +113,20 @@ bool nvs_gate_drain(uint32_t deadline_ms)
 {
 	atomic_fetch_add(&fake_drains, 1);
 	return !fake_drain_fails;
+}
+
+/* The gate is never in the way of those that need memory. */
+__thread struct nvs_thread *nvs_self;
+static __thread struct nvs_thread fake_self;
+
+void nvs_gate_enter_unmeasured(void)
+{
+	nvs_self = &fake_self;
+	fake_self.in_call = NVS_IN_CALL;
+}
+
+void nvs_gate_leave_slow(void)
+{
 }
 
 void nvs_context_created(CUcontext context, CUdevice device)
@@ -114,12 +158,27 @@ static uint64_t fake_next = 0x700000000000ull, fake_next_handle = 1;
 static int fake_fail_at; /* the how-manieth call fails; 0: none */
 static CUresult fake_error = CUDA_ERROR_UNKNOWN;
 static int fake_virtual_memory = 1;
-static void (*fake_during_set_access)(void); /* called once, in the middle of the next cuMemSetAccess */
+static void (*fake_during_set_access)(void);               /* called once, in the middle of the next cuMemSetAccess */
+static size_t fake_sizes[1 << 16];                         /* by handle */
+static bool fake_has_contents;                             /* physical memory can be written and copied */
+static uint8_t *fake_data[1 << 16];                        /* by handle */
+static uint64_t fake_capacity = UINT64_MAX, fake_physical; /* bytes on the card */
+static _Atomic bool fake_copies_hang;                      /* events are not reached while set */
+static _Atomic bool fake_copies_fail;
+static _Atomic uint64_t fake_copied_out, fake_copied_in; /* bytes */
+static struct fake_range fake_locked[FAKE_SLOTS];        /* page-locked memory of the host */
+static size_t fake_registered;                           /* its bytes */
+static _Atomic int fake_streams, fake_events;
 static unsigned fake_primary_retained[2];
 static struct CUctx_st {
 	CUdevice device;
 } fake_contexts[2] = {{0}, {1}};
 static __thread CUcontext fake_current;
+
+CUcontext nvs_context_on(CUdevice device)
+{
+	return &fake_contexts[device];
+}
 
 static bool fake_fails(void)
 {
@@ -169,14 +228,21 @@ static CUresult fake_cuMemCreate(
 	CUmemGenericAllocationHandle *handle, size_t n, const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	pthread_mutex_lock(&fake_lock);
-	bool fails = fake_fails();
-	if (!fails) {
+	bool fails = fake_fails(), fits = n <= fake_capacity - fake_physical;
+	if (!fails && fits) {
 		assert(n > 0 && n % FAKE_GRANULARITY == 0 && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE);
 		*handle = fake_next_handle++;
 		fake_handles++;
+		if (fake_has_contents) {
+			assert(*handle < 1 << 16);
+			fake_data[*handle] = malloc(n);
+			memset(fake_data[*handle], 0xa5, n);
+			fake_sizes[*handle] = n;
+			fake_physical += n;
+		}
 	}
 	pthread_mutex_unlock(&fake_lock);
-	return fails ? fake_error : CUDA_SUCCESS;
+	return fails ? fake_error : fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult fake_cuMemRelease(CUmemGenericAllocationHandle handle)
@@ -184,6 +250,11 @@ static CUresult fake_cuMemRelease(CUmemGenericAllocationHandle handle)
 	pthread_mutex_lock(&fake_lock);
 	assert(fake_handles > 0);
 	fake_handles--;
+	if (fake_has_contents) {
+		free(fake_data[handle]);
+		fake_data[handle] = NULL;
+		fake_physical -= fake_sizes[handle];
+	}
 	pthread_mutex_unlock(&fake_lock);
 	return CUDA_SUCCESS;
 }
@@ -236,6 +307,102 @@ static CUresult fake_cuMemSetAccess(CUdeviceptr p, size_t n, const CUmemAccessDe
 	if (meanwhile != NULL)
 		meanwhile();
 	return fails ? fake_error : CUDA_SUCCESS;
+}
+
+/* Physical memory behind an address; it must be mapped, and accessible. The lock is held. */
+static uint8_t *fake_memory_at(CUdeviceptr p, size_t n)
+{
+	for (int i = 0; i < FAKE_SLOTS; i++) {
+		const struct fake_range *range = &fake_mapped[i];
+		if (range->base == 0 || p < range->base || p >= range->base + range->size)
+			continue;
+		assert(p + n <= range->base + range->size && range->accessors != 0);
+		return fake_data[range->handle] + (p - range->base);
+	}
+	assert(!"an address without memory");
+	return NULL;
+}
+
+static CUresult fake_copy(void *host, CUdeviceptr p, size_t n, bool out)
+{
+	if (atomic_load(&fake_copies_fail))
+		return CUDA_ERROR_LAUNCH_FAILED;
+	pthread_mutex_lock(&fake_lock);
+	if (out)
+		memcpy(host, fake_memory_at(p, n), n);
+	else
+		memcpy(fake_memory_at(p, n), host, n);
+	pthread_mutex_unlock(&fake_lock);
+	atomic_fetch_add(out ? &fake_copied_out : &fake_copied_in, n);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_cuMemcpyDtoHAsync(void *host, CUdeviceptr p, size_t n, CUstream stream)
+{
+	return fake_copy(host, p, n, true);
+}
+
+static CUresult fake_cuMemcpyHtoDAsync(CUdeviceptr p, const void *host, size_t n, CUstream stream)
+{
+	return fake_copy((void *)host, p, n, false);
+}
+
+static CUresult fake_cuMemHostRegister(void *p, size_t n, unsigned flags)
+{
+	assert(fake_current != NULL);
+	pthread_mutex_lock(&fake_lock);
+	struct fake_range *slot = fake_at(fake_locked, 0);
+	*slot = (struct fake_range){.base = (CUdeviceptr)(uintptr_t)p, .size = n};
+	fake_registered += n;
+	pthread_mutex_unlock(&fake_lock);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_cuMemHostUnregister(void *p)
+{
+	assert(fake_current != NULL);
+	pthread_mutex_lock(&fake_lock);
+	struct fake_range *slot = fake_at(fake_locked, (CUdeviceptr)(uintptr_t)p);
+	assert(slot != NULL);
+	fake_registered -= slot->size;
+	slot->base = 0;
+	pthread_mutex_unlock(&fake_lock);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_cuStreamCreate(CUstream *stream, unsigned flags)
+{
+	assert(fake_current != NULL && flags == 1);
+	*stream = (CUstream)(uintptr_t)(0x100 + atomic_fetch_add(&fake_streams, 1));
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_cuStreamDestroy(CUstream stream)
+{
+	atomic_fetch_sub(&fake_streams, 1);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_cuEventCreate(CUevent *event, unsigned flags)
+{
+	*event = (CUevent)(uintptr_t)(0x100 + atomic_fetch_add(&fake_events, 1));
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_cuEventDestroy(CUevent event)
+{
+	atomic_fetch_sub(&fake_events, 1);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_cuEventRecord(CUevent event, CUstream stream)
+{
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_cuEventQuery(CUevent event)
+{
+	return atomic_load(&fake_copies_hang) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 static CUresult fake_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop, int option)
@@ -409,6 +576,7 @@ static CUresult fake_cuArrayDestroy(CUarray array)
 
 static void fake_begin(void)
 {
+	nvs_mover_pause();
 	nvs_real = (struct nvs_real){
 		.cuMemAddressReserve = fake_cuMemAddressReserve,
 		.cuMemAddressFree = fake_cuMemAddressFree,
@@ -417,6 +585,16 @@ static void fake_begin(void)
 		.cuMemMap = fake_cuMemMap,
 		.cuMemUnmap = fake_cuMemUnmap,
 		.cuMemSetAccess = fake_cuMemSetAccess,
+		.cuMemcpyDtoHAsync_v2 = fake_cuMemcpyDtoHAsync,
+		.cuMemcpyHtoDAsync_v2 = fake_cuMemcpyHtoDAsync,
+		.cuMemHostRegister_v2 = fake_cuMemHostRegister,
+		.cuMemHostUnregister = fake_cuMemHostUnregister,
+		.cuStreamCreate = fake_cuStreamCreate,
+		.cuStreamDestroy_v2 = fake_cuStreamDestroy,
+		.cuEventCreate = fake_cuEventCreate,
+		.cuEventDestroy_v2 = fake_cuEventDestroy,
+		.cuEventRecord = fake_cuEventRecord,
+		.cuEventQuery = fake_cuEventQuery,
 		.cuMemGetAllocationGranularity = fake_cuMemGetAllocationGranularity,
 		.cuDeviceGetAttribute = fake_cuDeviceGetAttribute,
 		.cuCtxGetCurrent = fake_cuCtxGetCurrent,
@@ -449,6 +627,7 @@ static void fake_begin(void)
 	fake_drain_fails = false;
 	fake_current = &fake_contexts[0];
 	fake_virtual_memory = 1;
+	nvs_mover_resume();
 }
 
 /* The invariant at every test's end: nothing is left in the driver, in the count or in the table. */
@@ -464,7 +643,10 @@ static void fake_end(void)
 	assert(allocations == NULL && by_address == NULL && backings == NULL && counted_list == NULL && by_key == NULL);
 	assert(fake_handles == 0 && fake_maps == 0 && fake_reservations == 0);
 	for (int device = 0; device < 2; device++) {
+		struct nvs_holding left;
+		nvs_residency_view(device, &left);
 		assert(fake_allocated[device] == 0 && fake_pinned[device] == 0);
+		assert(left.resident == 0 && left.absent == 0 && left.host == 0 && left.pinned == 0);
 		atomic_store(&granularities[device], 0);
 		atomic_store(&peers[device], 0);
 	}

@@ -13,6 +13,8 @@
 #include "../../native/interposer/submit.c"
 #include "../../native/interposer/log.c"
 #include "../../native/interposer/env.c"
+#include "../../native/interposer/residency.c"
+#include "../../native/interposer/helper_thread.c"
 #include "../../native/interposer/link.c"
 #include "../../native/interposer/link_turns.c"
 #include "../../native/interposer/link_socket.c"
@@ -20,6 +22,8 @@
 
 #define MIB 1048576ull
 #define ID 0x1234abcd5678ef00ull
+
+static bool resident; /* the last answer to a request */
 
 struct hello {
 	struct nvs_register fields;
@@ -150,10 +154,10 @@ static void runs_natively_without_a_scheduler(void)
 	CHECK(nvs_link_attach(0) == CUDA_SUCCESS);
 	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
 	/* the environment's own limit holds all the same */
-	CHECK(nvs_link_request(0, 60 * MIB) == CUDA_SUCCESS);
-	CHECK(nvs_link_request(0, 60 * MIB) == CUDA_ERROR_OUT_OF_MEMORY);
-	nvs_link_release(0, 60 * MIB);
-	CHECK(nvs_link_request(0, 100 * MIB) == CUDA_SUCCESS);
+	CHECK(nvs_link_request(0, 60 * MIB, &resident) == CUDA_SUCCESS);
+	CHECK(nvs_link_request(0, 60 * MIB, &resident) == CUDA_ERROR_OUT_OF_MEMORY);
+	nvs_link_release(0, 60 * MIB, 60 * MIB);
+	CHECK(nvs_link_request(0, 100 * MIB, &resident) == CUDA_SUCCESS);
 	CHECK(nvs_link_allocated(0) == 100 * MIB && nvs_link_card(0) == 100 * MIB);
 	/* WHEN one appears later, THEN it is told what is held */
 	scheduler_listen();
@@ -321,12 +325,13 @@ static void a_gang_needs_all_of_its_gpus(void)
 struct request {
 	uint64_t bytes;
 	CUresult result;
+	bool resident;
 };
 
 static void *request_memory(void *argument)
 {
 	struct request *request = argument;
-	request->result = nvs_link_request(0, request->bytes);
+	request->result = nvs_link_request(0, request->bytes, &request->resident);
 	return NULL;
 }
 
@@ -358,7 +363,7 @@ static void requests_are_answered_one_by_one_in_any_order(void)
 	/* WHEN some is released and asked for again, THEN the release is told first */
 	struct nvs_mem_update update;
 	nvs_link_pinned(0, 4 * MIB);
-	nvs_link_release(0, 5 * MIB);
+	nvs_link_release(0, 5 * MIB, 5 * MIB);
 	requests[0].bytes = 1 * MIB;
 	pthread_create(&askers[0], NULL, request_memory, &requests[0]);
 	scheduler_expect(NVS_MEM_UPDATE, &update, sizeof(update));
@@ -370,7 +375,7 @@ static void requests_are_answered_one_by_one_in_any_order(void)
 	scheduler_vanish();
 	pthread_join(askers[0], NULL);
 	CHECK(requests[0].result == CUDA_SUCCESS && nvs_link_allocated(0) == 16 * MIB);
-	CHECK(nvs_link_request(0, 1024 * MIB) == CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK(nvs_link_request(0, 1024 * MIB, &resident) == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 static void a_release_alone_is_told_soon(void)
@@ -385,11 +390,124 @@ static void a_release_alone_is_told_soon(void)
 	SCHEDULER_SEND(
 		NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = asked.request, .bytes = 10 * MIB});
 	pthread_join(asker, NULL);
-	nvs_link_release(0, 10 * MIB);
+	nvs_link_release(0, 10 * MIB, 10 * MIB);
 	scheduler_expect(NVS_MEM_UPDATE, &update, sizeof(update));
 	CHECK(update.released == 10 * MIB && update.resident == 0);
-	nvs_link_release(0, 10 * MIB); /* more than there is: counted no further */
+	nvs_link_release(0, 10 * MIB, 10 * MIB); /* more than there is: counted no further */
 	CHECK(nvs_link_allocated(0) == 0);
+}
+
+/* ---- residency ---- */
+
+static void send_target(uint64_t number, uint64_t target)
+{
+	SCHEDULER_SEND(NVS_RESIDENCY, struct nvs_residency message = {.number = number, .target = target});
+}
+
+static bool granted_request(uint64_t bytes)
+{
+	struct request request = {.bytes = bytes};
+	struct nvs_mem_request asked;
+	pthread_t asker;
+	pthread_create(&asker, NULL, request_memory, &request);
+	scheduler_expect(NVS_MEM_REQUEST, &asked, sizeof(asked));
+	SCHEDULER_SEND(
+		NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = asked.request, .bytes = bytes});
+	pthread_join(asker, NULL);
+	CHECK(request.result == CUDA_SUCCESS);
+	return request.resident;
+}
+
+static struct nvs_mem_update expect_update(uint64_t applied, uint64_t known_resident)
+{
+	struct nvs_mem_update update;
+	scheduler_expect(NVS_MEM_UPDATE, &update, sizeof(update));
+	CHECK(update.applied == applied && update.resident == known_resident);
+	return update;
+}
+
+static void a_target_is_told_back_at_once_and_bounds_what_comes(void)
+{
+	struct hello hello = registered(NVS_SCHED_ON);
+	CHECK(hello.fields.flags == NVS_FLAG_CAN_SWAP);
+	CHECK(granted_request(10 * MIB)); /* no target yet */
+	send_target(1, 16 * MIB);
+	expect_update(1, 10 * MIB);
+	CHECK(granted_request(6 * MIB));
+	CHECK(!granted_request(1 * MIB));
+	send_target(2, 4 * MIB); /* lowered: kept to from now on, though nothing has moved */
+	expect_update(2, 16 * MIB);
+	CHECK(atomic_load(&fake_kicks) > 0);
+}
+
+static void the_gate_waits_for_memory_that_is_away(void)
+{
+	registered(NVS_SCHED_ON);
+	send_target(1, 0);
+	expect_update(1, 0);
+	CHECK(!granted_request(8 * MIB));
+	/* WHEN the turn comes first, THEN nothing goes before the memory is there */
+	struct nvs_req_lock asked;
+	pthread_t submitter = start_submitting(1);
+	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
+	grant(0, 7, 0, 0);
+	scheduler_expect_silence(20);
+	CHECK(atomic_load(&landed) == 0 && atomic_load(&nvs_gate) == NVS_GATE_SHUT);
+	/* as the mover does */
+	nvs_residency_forget(0, 0, 8 * MIB);
+	nvs_link_moved(0);
+	pthread_join(submitter, NULL);
+	/* WHEN it grows while it runs, THEN that may be on the card: it was granted because there is room */
+	expect_update(1, 0);
+	CHECK(granted_request(2 * MIB));
+}
+
+static void a_task_whose_memory_is_away_waits_when_the_scheduler_vanishes(void)
+{
+	registered(NVS_SCHED_ON);
+	CHECK(granted_request(4 * MIB));
+	send_target(1, 4 * MIB);
+	expect_update(1, 4 * MIB);
+	CHECK(!granted_request(8 * MIB));
+	struct nvs_req_lock asked;
+	pthread_t submitter = start_submitting(1);
+	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
+	scheduler_vanish();
+	nvs_sleep_ns(50 * NVS_NS_PER_MS);
+	CHECK(atomic_load(&landed) == 0 && atomic_load(&nvs_gate) == NVS_GATE_SHUT);
+	/* WHEN it is back, THEN it hears what is where, and that may stay */
+	scheduler_listen();
+	struct hello hello = accept_client(NVS_SCHED_ON);
+	CHECK(hello.gpus[0].allocated == 12 * MIB && hello.gpus[0].resident == 4 * MIB);
+	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
+	struct nvs_holding view;
+	nvs_residency_view(0, &view);
+	CHECK(view.target == 4 * MIB && view.number == 0);
+	/* WHEN it runs without targets, THEN all may come */
+	grant(0, 9, 0, 0);
+	while (view.target != NVS_UNLIMITED)
+		nvs_residency_view(0, &view);
+	nvs_residency_forget(0, 0, 8 * MIB);
+	nvs_link_moved(0);
+	pthread_join(submitter, NULL);
+}
+
+static void what_is_moved_is_part_of_the_usage(void)
+{
+	struct nvs_usage usage;
+	registered(NVS_SCHED_ON);
+	devices[0].swapped_out = 5 * MIB;
+	devices[0].swapped_in = 3 * MIB;
+	nvs_link_moved(0);
+	expect_update(0, 0);
+	scheduler_expect(NVS_USAGE, &usage, sizeof(usage));
+	CHECK(usage.swapped_out == 5 * MIB && usage.swapped_in == 3 * MIB);
+}
+
+static void swapping_can_be_switched_off(void)
+{
+	setenv("NVSHARE_DISABLE_SWAP", "1", 1);
+	CHECK(registered(NVS_SCHED_ON).fields.flags == 0);
 }
 
 /* ---- a scheduler that goes away, comes back, or is none ---- */
@@ -410,7 +528,7 @@ static void work_goes_on_without_the_scheduler_and_is_told_when_it_is_back(void)
 	scheduler_vanish();
 	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
 	wait_for_gate(NVS_GATE_OPEN);
-	nvs_link_release(0, 4 * MIB);
+	nvs_link_release(0, 4 * MIB, 4 * MIB);
 	/* WHEN it is back, THEN it is told who this is and what is held, and the turn goes on */
 	scheduler_listen();
 	struct hello hello = accept_client(NVS_SCHED_ON);
@@ -542,6 +660,11 @@ int main(void)
 	RUN(a_gang_needs_all_of_its_gpus);
 	RUN(requests_are_answered_one_by_one_in_any_order);
 	RUN(a_release_alone_is_told_soon);
+	RUN(a_target_is_told_back_at_once_and_bounds_what_comes);
+	RUN(the_gate_waits_for_memory_that_is_away);
+	RUN(a_task_whose_memory_is_away_waits_when_the_scheduler_vanishes);
+	RUN(what_is_moved_is_part_of_the_usage);
+	RUN(swapping_can_be_switched_off);
 	RUN(work_goes_on_without_the_scheduler_and_is_told_when_it_is_back);
 	RUN(a_submitter_that_waits_is_let_go_when_the_scheduler_vanishes);
 	RUN(rubbish_ends_the_connection_not_the_program);

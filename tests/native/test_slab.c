@@ -6,7 +6,7 @@
 #include "../../native/interposer/slab.c"
 
 /* Slabs of all devices are tested with the allocations (test_memory_alloc.c); here nothing may reach the driver. */
-CUresult nvs_backing_create(CUdevice device, size_t size, struct nvs_backing **out)
+CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nvs_backing **out)
 {
 	abort();
 }

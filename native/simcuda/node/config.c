@@ -30,15 +30,25 @@ static const struct field fields[] = {
 	{"link_duplex", REAL, AT(profile.link_duplex)},
 	{"pageable_h2d", REAL, AT(profile.pageable_h2d)},
 	{"pageable_d2h", REAL, AT(profile.pageable_d2h)},
+	{"prefetch_h2d", REAL, AT(profile.prefetch_h2d)},
+	{"prefetch_d2h", REAL, AT(profile.prefetch_d2h)},
 	{"fault_bandwidth", REAL, AT(profile.fault_bandwidth)},
 	{"timeslice_efficiency", REAL, AT(profile.timeslice_efficiency)},
 	{"launch_overhead", REAL, AT(profile.launch_overhead)},
+	{"host_register_per_gib", REAL, AT(profile.host_register_per_gib)},
+	{"host_alloc_per_gib", REAL, AT(profile.host_alloc_per_gib)},
+	{"mem_create", REAL, AT(profile.mem_create)},
+	{"mem_map", REAL, AT(profile.mem_map)},
+	{"mem_set_access", REAL, AT(profile.mem_set_access)},
+	{"mem_unmap", REAL, AT(profile.mem_unmap)},
+	{"mem_release", REAL, AT(profile.mem_release)},
 	{"compute_major", INT, AT(profile.compute_major)},
 	{"compute_minor", INT, AT(profile.compute_minor)},
 	{"multiprocessors", INT, AT(profile.multiprocessors)},
 	{"uuid", UUID, AT(gpus[0].uuid)},
 };
 #define FIELDS (sizeof(fields) / sizeof(fields[0]))
+_Static_assert(FIELDS <= 32, "one bit each says which were seen");
 
 static bool store(struct nvs_node *node, const struct field *field, const char *value)
 {

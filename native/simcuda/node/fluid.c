@@ -7,9 +7,11 @@
 
 #include "node/node.h"
 
-/* Rates in work per ns: compute in ns, links in bytes for pinned [0] and pageable [1] memory. */
+#define LARGE_COPY ((uint64_t)16 << 20)
+
+/* Rates in work per ns: compute in ns, links in bytes. */
 struct rates {
-	double compute, link[NVS_ENGINES][2];
+	double compute, link[NVS_ENGINES][NVS_PATHS];
 };
 
 double nvs_kernel_ns(const struct nvs_profile *profile, double bytes, double flops)
@@ -23,30 +25,6 @@ bool nvs_dep_done(struct nvs_node *node, const struct nvs_dep *dep)
 		return true;
 	const struct nvs_op *op = nvs_slot_op(&node->slots[dep->slot], dep->seq);
 	return op->seq != dep->seq || op->state == NVS_OP_DONE || op->state == NVS_OP_RETIRED;
-}
-
-static void count(struct nvs_node *node, const struct nvs_slot *slot, const struct nvs_op *op)
-{
-	struct nvs_counters *counters = &node->gpus[slot->gpu].counters;
-	switch ((enum nvs_count)op->count) {
-	case NVS_COUNT_NOTHING:
-		break;
-	case NVS_COUNT_LAUNCH:
-		counters->launches++;
-		break;
-	case NVS_COUNT_H2D:
-		counters->bytes_h2d += op->bytes;
-		break;
-	case NVS_COUNT_D2H:
-		counters->bytes_d2h += op->bytes;
-		break;
-	case NVS_COUNT_D2D:
-		counters->bytes_d2d += op->bytes;
-		break;
-	case NVS_COUNT_MEMSET:
-		counters->bytes_memset += op->bytes;
-		break;
-	}
 }
 
 static void unsettle_process(struct nvs_node *node, int pid)
@@ -65,7 +43,8 @@ static void complete(struct nvs_node *node, struct nvs_slot *slot, struct nvs_op
 	if (op->next == 0)
 		slot->busy_queues &= ~(1ull << op->queue);
 	slot->done_total++;
-	count(node, slot, op);
+	nvs_slot_count(node, slot, op->count, op->count == NVS_COUNT_LAUNCH ? 1 : op->bytes);
+	nvs_slot_left(node, op, slot->pid);
 	unsettle_process(node, slot->pid);
 }
 
@@ -119,43 +98,72 @@ static void settle(struct nvs_node *node)
 	}
 }
 
-/* Two classes share a link: pageable copies can take no more than the host's copying gives, pinned ones take the rest.
- */
-static void share_link(double total, double pageable, int pinned_count, int pageable_count, double rate[2])
+/* What each path can take, in bytes per ns. */
+static void find_limits(const struct nvs_profile *profile, double limits[NVS_ENGINES][NVS_PATHS])
 {
-	int all = pinned_count + pageable_count;
-	if (all == 0)
-		return;
-	rate[1] = fmin(pageable, total / all);
-	rate[0] = pinned_count == 0 ? 0 : (total - rate[1] * pageable_count) / pinned_count;
+	limits[NVS_H2D][NVS_PATH_PINNED] = 1e-9 * fmax(profile->link_h2d, profile->link_duplex);
+	limits[NVS_H2D][NVS_PATH_PAGEABLE] = 1e-9 * profile->pageable_h2d;
+	limits[NVS_H2D][NVS_PATH_PREFETCH] = 1e-9 * profile->prefetch_h2d;
+	limits[NVS_D2H][NVS_PATH_PINNED] = 1e-9 * fmax(profile->link_d2h, profile->link_duplex);
+	limits[NVS_D2H][NVS_PATH_PAGEABLE] = 1e-9 * profile->pageable_d2h;
+	limits[NVS_D2H][NVS_PATH_PREFETCH] = 1e-9 * profile->prefetch_d2h;
+}
+
+static int all_users(const int users[NVS_PATHS])
+{
+	int all = 0;
+	for (int path = 0; path < NVS_PATHS; path++)
+		all += users[path];
+	return all;
+}
+
+/* Copies of one direction share the link evenly; what one path cannot take, the others take. */
+static void share_link(double total, const double limit[NVS_PATHS], const int users[NVS_PATHS], double rate[NVS_PATHS])
+{
+	int left = all_users(users);
+	bool at_limit[NVS_PATHS] = {false};
+	for (int path = 0; path < NVS_PATHS; path++) {
+		if (at_limit[path] || users[path] == 0 || limit[path] >= total / left)
+			continue;
+		at_limit[path] = true;
+		rate[path] = limit[path];
+		total -= limit[path] * users[path];
+		left -= users[path];
+		path = -1; /* the others have more now: look again */
+	}
+	for (int path = 0; path < NVS_PATHS; path++)
+		if (!at_limit[path] && users[path] > 0)
+			rate[path] = total / left;
 }
 
 static void compute_rates(struct nvs_node *node, struct rates rates[NVS_GPUS])
 {
 	const struct nvs_profile *profile = &node->profile;
-	int users[NVS_GPUS][NVS_ENGINES][2] = {0};
+	int users[NVS_GPUS][NVS_ENGINES][NVS_PATHS] = {0};
+	double limits[NVS_ENGINES][NVS_PATHS];
+	find_limits(profile, limits);
 	for (uint32_t i = 0; i < node->slot_top; i++) {
 		struct nvs_slot *slot = &node->slots[i];
 		for (int engine = 0; engine < NVS_ENGINES; engine++) {
 			struct nvs_op *op = nvs_slot_op(slot, slot->current[engine]);
 			if (slot->current[engine] != 0 && op->gap == 0)
-				users[slot->gpu][engine][op->pageable]++;
+				users[slot->gpu][engine][op->path]++;
 		}
 	}
 	for (uint32_t gpu = 0; gpu < node->gpu_count; gpu++) {
 		int computing = users[gpu][NVS_COMPUTE][0], *in = users[gpu][NVS_H2D], *out = users[gpu][NVS_D2H];
-		bool both_ways = in[0] + in[1] > 0 && out[0] + out[1] > 0;
+		bool both_ways = all_users(in) > 0 && all_users(out) > 0;
 		rates[gpu].compute = computing <= 1 ? 1 : profile->timeslice_efficiency / computing;
-		share_link(1e-9 * (both_ways ? profile->link_duplex : profile->link_h2d), 1e-9 * profile->pageable_h2d,
-			in[0], in[1], rates[gpu].link[NVS_H2D]);
-		share_link(1e-9 * (both_ways ? profile->link_duplex : profile->link_d2h), 1e-9 * profile->pageable_d2h,
-			out[0], out[1], rates[gpu].link[NVS_D2H]);
+		share_link(1e-9 * (both_ways ? profile->link_duplex : profile->link_h2d), limits[NVS_H2D], in,
+			rates[gpu].link[NVS_H2D]);
+		share_link(1e-9 * (both_ways ? profile->link_duplex : profile->link_d2h), limits[NVS_D2H], out,
+			rates[gpu].link[NVS_D2H]);
 	}
 }
 
 static double rate_of(const struct rates *rates, const struct nvs_op *op)
 {
-	return op->engine == NVS_COMPUTE ? rates->compute : rates->link[op->engine][op->pageable];
+	return op->engine == NVS_COMPUTE ? rates->compute : rates->link[op->engine][op->path];
 }
 
 static double time_left(const struct rates *rates, const struct nvs_op *op)
@@ -292,16 +300,20 @@ void nvs_slot_owner_done(struct nvs_node *node, int index, uint64_t seq)
 	nvs_node_wake(node);
 }
 
+/* Carrying it out takes the host so long that it should not wait for what comes after it. */
+static bool is_large_copy(const struct nvs_op *op)
+{
+	return (op->engine == NVS_H2D || op->engine == NVS_D2H) && op->bytes >= LARGE_COPY;
+}
+
 /* Both bounds hold while nobody dies: no rate can rise before the next event, and what stands before it in its own
  * queue takes at least as long as it takes alone. */
 double nvs_slot_earliest(struct nvs_node *node, int index, uint64_t seq)
 {
 	struct nvs_slot *slot = &node->slots[index];
-	const struct nvs_profile *profile = &node->profile;
-	const double alone[NVS_ENGINES][2] = {{1, 1},
-		{1e-9 * fmax(profile->link_h2d, profile->link_duplex), 1e-9 * profile->pageable_h2d},
-		{1e-9 * fmax(profile->link_d2h, profile->link_duplex), 1e-9 * profile->pageable_d2h}};
+	double alone[NVS_ENGINES][NVS_PATHS] = {{1, 1, 1}};
 	struct rates rates[NVS_GPUS];
+	find_limits(&node->profile, alone);
 	compute_rates(node, rates);
 	double next = next_event(node, rates), chain = 0;
 	uint64_t at = slot->queues[nvs_slot_op(slot, seq)->queue].first;
@@ -309,8 +321,8 @@ double nvs_slot_earliest(struct nvs_node *node, int index, uint64_t seq)
 		const struct nvs_op *op = nvs_slot_op(slot, at);
 		chain += op->gap;
 		if (op->engine < NVS_ENGINES)
-			chain += op->work / alone[op->engine][op->pageable];
-		at = op->next;
+			chain += op->work / alone[op->engine][op->path];
+		at = is_large_copy(op) ? 0 : op->next;
 	}
 	return node->time + (isinf(next) ? fmax(chain, 20e6 * node->speed) : fmax(chain, next));
 }
@@ -318,8 +330,12 @@ double nvs_slot_earliest(struct nvs_node *node, int index, uint64_t seq)
 void nvs_slot_clear(struct nvs_node *node, int index)
 {
 	struct nvs_slot *slot = &node->slots[index];
-	for (int i = 0; i < NVS_RING; i++)
-		slot->ring[i].state = NVS_OP_RETIRED;
+	for (int i = 0; i < NVS_RING; i++) {
+		struct nvs_op *op = &slot->ring[i];
+		if (op->state == NVS_OP_QUEUED || op->state == NVS_OP_READY)
+			nvs_slot_left(node, op, slot->pid);
+		op->state = NVS_OP_RETIRED;
+	}
 	for (int engine = 0; engine < NVS_ENGINES; engine++)
 		slot->current[engine] = 0;
 	memset(slot->queues, 0, sizeof(slot->queues));

@@ -67,6 +67,9 @@ static void fill_header(struct nvs_node *node)
 	node->slots_offset = offsetof(struct nvs_node, slots);
 	node->slot_stride = sizeof(struct nvs_slot);
 	node->slot_count = NVS_SLOTS;
+	node->accounts_offset = offsetof(struct nvs_node, accounts);
+	node->account_stride = sizeof(struct nvs_account);
+	node->account_count = NVS_ACCOUNTS;
 	node->epoch_wall_ns = wall_ns();
 	read_boot_id(node->boot_id, sizeof(node->boot_id));
 	node->magic = NVS_NODE_MAGIC;

@@ -16,11 +16,13 @@
 #include <stdint.h>
 
 #define NVS_NODE_MAGIC 0x65726168736e7673ull
-#define NVS_NODE_VERSION 1u /* of the layout below; sim.py checks the same number */
+#define NVS_NODE_VERSION 2u /* of the layout below; sim.py checks the same number */
 #define NVS_GPUS 16
 #define NVS_SLOTS 256
-#define NVS_RING 1024 /* submissions in flight per context */
-#define NVS_QUEUES 64 /* more streams than this share a queue, as on hardware */
+#define NVS_ACCOUNTS 1024
+#define NVS_MANAGED_PART ((uint64_t)2 << 20) /* managed memory moves by such parts */
+#define NVS_RING 1024                        /* submissions in flight per context */
+#define NVS_QUEUES 64                        /* more streams than this share a queue, as on hardware */
 #define NVS_UUID_SIZE 41
 #define NVS_BUSY_BUCKETS 16
 #define NVS_BUSY_BUCKET_WALL_NS 62.5e6 /* sixteen of them: the last second */
@@ -30,14 +32,34 @@ struct nvs_profile {
 	char name[32], display_name[64];
 	uint64_t memory_bytes, context_bytes;
 	double memory_bandwidth, flops;
-	double link_h2d, link_d2h, link_duplex, pageable_h2d, pageable_d2h, fault_bandwidth;
+	double link_h2d, link_d2h, link_duplex, pageable_h2d, pageable_d2h;
+	double prefetch_h2d, prefetch_d2h, fault_bandwidth;
 	double timeslice_efficiency, launch_overhead;
+	double host_register_per_gib, host_alloc_per_gib;
+	double mem_create, mem_map, mem_set_access, mem_unmap, mem_release;
 	int32_t compute_major, compute_minor, multiprocessors, reserved;
 };
 
+/* What is counted, in the order in which sim.py reads it. */
+enum nvs_count {
+	NVS_COUNT_NOTHING,
+	NVS_COUNT_LAUNCH,
+	NVS_COUNT_GRAPH,
+	NVS_COUNT_H2D, /* from here on: bytes */
+	NVS_COUNT_D2H,
+	NVS_COUNT_D2D,
+	NVS_COUNT_MEMSET,
+	NVS_COUNT_FAULTED, /* managed memory that came to the card because work touched it */
+	NVS_COUNT_EVICTED, /* managed memory that had to make room */
+	NVS_COUNTS,
+};
+
+struct nvs_traffic {
+	uint64_t of[NVS_COUNTS - 1]; /* without NVS_COUNT_NOTHING */
+};
+
 struct nvs_counters {
-	uint64_t launches, graph_launches;
-	uint64_t bytes_h2d, bytes_d2h, bytes_d2d, bytes_memset, bytes_faulted;
+	struct nvs_traffic traffic;
 	uint64_t busy_ns; /* some context computed */
 	uint64_t contexts_created;
 };
@@ -60,7 +82,8 @@ enum nvs_op_state {
 	NVS_OP_READY, /* NVS_OWNER only: its turn has come, the owning process must act */
 	NVS_OP_DONE,  /* finished in time; the owning process has yet to carry out its effects */
 };
-enum nvs_count { NVS_COUNT_NOTHING, NVS_COUNT_LAUNCH, NVS_COUNT_H2D, NVS_COUNT_D2H, NVS_COUNT_D2D, NVS_COUNT_MEMSET };
+/* How a copy goes over the link: each way has a speed of its own. */
+enum nvs_path { NVS_PATH_PINNED, NVS_PATH_PAGEABLE, NVS_PATH_PREFETCH, NVS_PATHS };
 
 /* "The submission `seq` of slot `slot` is done"; seq 0: no condition. */
 struct nvs_dep {
@@ -75,9 +98,11 @@ struct nvs_op {
 	double done_at;
 	uint64_t done_order;
 	uint64_t bytes; /* for the counters */
-	uint8_t state, engine, count, pageable;
+	uint8_t state, engine, count, path;
 	uint32_t queue;
 	struct nvs_dep dep[2];
+	uint64_t leaving; /* bytes of managed memory that are off the card when it is done */
+	uint32_t leaving_slot, reserved;
 };
 
 /* What one process has on one GPU: a context with its queue of work, or only memory that belongs to no context. */
@@ -85,8 +110,14 @@ struct nvs_slot {
 	int32_t pid; /* 0: free */
 	uint32_t gpu;
 	uint64_t start_time; /* of the process, tells it from a later one with the same pid */
-	uint64_t bytes;      /* charged to the GPU */
+	uint64_t bytes;      /* charged to the GPU, without managed memory */
 	uint32_t has_context, settled;
+	/* Managed memory on the GPU. Anybody who needs room takes from it, and the owner finds out that it has less. */
+	uint64_t managed;
+	uint64_t leaving; /* managed memory on its way to the host; still takes its place */
+	uint64_t pinned;  /* host memory that the process has page-locked */
+	double managed_used_at;
+	uint32_t account, reserved;
 	uint64_t tail;    /* last submission; numbers never repeat, not even over owners */
 	uint64_t retired; /* every submission up to this one is retired */
 	uint64_t done_total, ready_total;
@@ -98,12 +129,22 @@ struct nvs_slot {
 	struct nvs_op ring[NVS_RING];
 };
 
+/* What one process did on one GPU; kept when it is gone. */
+struct nvs_account {
+	int32_t pid; /* 0: never used */
+	uint32_t gpu;
+	uint64_t start_time;
+	struct nvs_traffic traffic;
+};
+
 struct nvs_node {
 	uint64_t magic;
 	uint32_t version, gpu_count;
 	/* Where the parts are, for readers that are not C. */
 	uint32_t gpus_offset, gpu_stride, used_offset, counters_offset;
-	uint32_t slots_offset, slot_stride, slot_count, reserved;
+	uint32_t slots_offset, slot_stride, slot_count;
+	uint32_t accounts_offset, account_stride, account_count;
+	uint32_t next_account, reserved;
 	double speed;
 	char boot_id[40];
 	char name[64];
@@ -116,6 +157,7 @@ struct nvs_node {
 	uint64_t done_order;
 	struct nvs_gpu gpus[NVS_GPUS];
 	struct nvs_slot slots[NVS_SLOTS];
+	struct nvs_account accounts[NVS_ACCOUNTS];
 };
 
 /* ---- node.c: opening, locking ---- */
@@ -143,9 +185,23 @@ bool nvs_config_read(const char *directory, struct nvs_node *node, char *error, 
 /* Claim a slot for this process, charged with `bytes`. -1: no room on the card (or in the table). Lock held. */
 int nvs_slot_claim(struct nvs_node *node, unsigned gpu, bool has_context, uint64_t bytes);
 void nvs_slot_release(struct nvs_node *node, int slot);
-/* Charge bytes to the slot's GPU; false when the card is full, even without the dead. */
-bool nvs_slot_charge(struct nvs_node *node, int slot, uint64_t bytes);
+/* Charge bytes to the slot's GPU; false when the card is full, even without the dead and without managed memory.
+ * `evicted` grows by the managed memory, of whomever, that had to go; the longest unused first. */
+bool nvs_slot_charge(struct nvs_node *node, int slot, uint64_t bytes, uint64_t *evicted);
 void nvs_slot_refund(struct nvs_node *node, int slot, uint64_t bytes);
+/* The same for managed memory, which others may take away again. */
+bool nvs_slot_charge_managed(struct nvs_node *node, int slot, uint64_t bytes, uint64_t *evicted);
+void nvs_slot_refund_managed(struct nvs_node *node, int slot, uint64_t bytes);
+/* Managed memory starts on its way to the host; an op's `leaving` says when it is there. */
+void nvs_slot_leave(struct nvs_node *node, int slot, uint64_t bytes);
+void nvs_slot_left(struct nvs_node *node, const struct nvs_op *op, int pid);
+/* All that the slot takes of its GPU. */
+static inline uint64_t nvs_slot_total(const struct nvs_slot *slot)
+{
+	return slot->bytes + slot->managed + slot->leaving;
+}
+/* Add to the counters of the slot's GPU and process. */
+void nvs_slot_count(struct nvs_node *node, const struct nvs_slot *slot, enum nvs_count what, uint64_t n);
 /* Drop what dead processes left; looks at most every 20 ms unless `now`. */
 void nvs_slot_reap(struct nvs_node *node, bool now);
 void nvs_slot_recount(struct nvs_node *node);
@@ -164,7 +220,8 @@ bool nvs_dep_done(struct nvs_node *node, const struct nvs_dep *dep);
 uint64_t nvs_slot_push(struct nvs_node *node, int slot, const struct nvs_op *op);
 /* An NVS_OWNER submission that was ready has been carried out. */
 void nvs_slot_owner_done(struct nvs_node *node, int slot, uint64_t seq);
-/* No earlier than this will the submission be done, as far as is known now; at least the present. */
+/* No earlier than this will the submission, or a large copy before it, be done, as far as is known now; at least the
+ * present. */
 double nvs_slot_earliest(struct nvs_node *node, int slot, uint64_t seq);
 /* Forget all queued work, as when a context ends. */
 void nvs_slot_clear(struct nvs_node *node, int slot);

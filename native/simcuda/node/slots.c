@@ -33,6 +33,33 @@ static uint64_t process_start(int pid)
 	return field == NULL ? 0 : strtoull(field, NULL, 10);
 }
 
+/* The account of a process on a GPU; a new one takes the place of the oldest that no living slot uses. */
+static uint32_t account_of(struct nvs_node *node, int pid, uint64_t start_time, unsigned gpu)
+{
+	for (uint32_t i = 0; i < NVS_ACCOUNTS; i++) {
+		const struct nvs_account *account = &node->accounts[i];
+		if (account->pid == pid && account->start_time == start_time && account->gpu == gpu)
+			return i;
+	}
+	bool used[NVS_ACCOUNTS] = {false};
+	for (uint32_t i = 0; i < node->slot_top; i++)
+		if (node->slots[i].pid != 0)
+			used[node->slots[i].account] = true;
+	while (used[node->next_account % NVS_ACCOUNTS])
+		node->next_account++;
+	uint32_t place = node->next_account++ % NVS_ACCOUNTS;
+	node->accounts[place] = (struct nvs_account){.pid = pid, .gpu = gpu, .start_time = start_time};
+	return place;
+}
+
+void nvs_slot_count(struct nvs_node *node, const struct nvs_slot *slot, enum nvs_count what, uint64_t n)
+{
+	if (what == NVS_COUNT_NOTHING)
+		return;
+	node->gpus[slot->gpu].counters.traffic.of[what - 1] += n;
+	node->accounts[slot->account].traffic.of[what - 1] += n;
+}
+
 int nvs_slot_claim(struct nvs_node *node, unsigned gpu, bool has_context, uint64_t bytes)
 {
 	int free_slot = 0;
@@ -44,10 +71,12 @@ int nvs_slot_claim(struct nvs_node *node, unsigned gpu, bool has_context, uint64
 	slot->gpu = gpu;
 	slot->start_time = process_start(getpid());
 	slot->has_context = has_context;
+	slot->account = account_of(node, getpid(), slot->start_time, gpu);
 	slot->pid = getpid();
 	if (node->slot_top <= (uint32_t)free_slot)
 		node->slot_top = (uint32_t)free_slot + 1;
-	if (!nvs_slot_charge(node, free_slot, bytes)) {
+	uint64_t evicted = 0;
+	if (!nvs_slot_charge(node, free_slot, bytes, &evicted)) {
 		slot->pid = 0;
 		return -1;
 	}
@@ -60,8 +89,8 @@ void nvs_slot_release(struct nvs_node *node, int index)
 {
 	struct nvs_slot *slot = &node->slots[index];
 	nvs_slot_clear(node, index);
-	node->gpus[slot->gpu].used -= slot->bytes;
-	slot->bytes = 0;
+	node->gpus[slot->gpu].used -= nvs_slot_total(slot);
+	slot->bytes = slot->managed = slot->leaving = slot->pinned = 0;
 	slot->has_context = 0;
 	slot->pid = 0;
 	while (node->slot_top > 0 && node->slots[node->slot_top - 1].pid == 0)
@@ -69,19 +98,91 @@ void nvs_slot_release(struct nvs_node *node, int index)
 	nvs_node_wake(node);
 }
 
-bool nvs_slot_charge(struct nvs_node *node, int index, uint64_t bytes)
+/* Whose managed memory on the GPU was used longest ago; NULL: there is none. */
+static struct nvs_slot *least_recently_used(struct nvs_node *node, unsigned gpu)
+{
+	struct nvs_slot *oldest = NULL;
+	for (uint32_t i = 0; i < node->slot_top; i++) {
+		struct nvs_slot *slot = &node->slots[i];
+		if (slot->pid != 0 && slot->gpu == gpu && slot->managed > 0 &&
+			(oldest == NULL || slot->managed_used_at < oldest->managed_used_at))
+			oldest = slot;
+	}
+	return oldest;
+}
+
+static uint64_t evictable(struct nvs_node *node, unsigned gpu)
+{
+	uint64_t sum = 0;
+	for (uint32_t i = 0; i < node->slot_top; i++)
+		if (node->slots[i].pid != 0 && node->slots[i].gpu == gpu)
+			sum += node->slots[i].managed;
+	return sum;
+}
+
+static bool make_room(struct nvs_node *node, unsigned index, uint64_t bytes, uint64_t *evicted)
+{
+	struct nvs_gpu *gpu = &node->gpus[index];
+	uint64_t size = node->profile.memory_bytes;
+	if (bytes > size)
+		return false;
+	if (gpu->used + bytes <= size)
+		return true;
+	nvs_slot_reap(node, true);
+	if (gpu->used + bytes > size + evictable(node, index))
+		return false;
+	while (gpu->used + bytes > size) {
+		struct nvs_slot *victim = least_recently_used(node, index);
+		uint64_t missing = gpu->used + bytes - size;
+		missing = (missing + NVS_MANAGED_PART - 1) / NVS_MANAGED_PART * NVS_MANAGED_PART;
+		uint64_t taken = victim->managed < missing ? victim->managed : missing;
+		victim->managed -= taken;
+		gpu->used -= taken;
+		*evicted += taken;
+		nvs_slot_count(node, victim, NVS_COUNT_EVICTED, taken);
+	}
+	return true;
+}
+
+bool nvs_slot_charge(struct nvs_node *node, int index, uint64_t bytes, uint64_t *evicted)
 {
 	struct nvs_slot *slot = &node->slots[index];
-	struct nvs_gpu *gpu = &node->gpus[slot->gpu];
-	if (bytes > node->profile.memory_bytes)
+	if (!make_room(node, slot->gpu, bytes, evicted))
 		return false;
-	if (gpu->used + bytes > node->profile.memory_bytes)
-		nvs_slot_reap(node, true);
-	if (gpu->used + bytes > node->profile.memory_bytes)
-		return false;
-	gpu->used += bytes;
+	node->gpus[slot->gpu].used += bytes;
 	slot->bytes += bytes;
 	return true;
+}
+
+bool nvs_slot_charge_managed(struct nvs_node *node, int index, uint64_t bytes, uint64_t *evicted)
+{
+	struct nvs_slot *slot = &node->slots[index];
+	if (!make_room(node, slot->gpu, bytes, evicted))
+		return false;
+	node->gpus[slot->gpu].used += bytes;
+	slot->managed += bytes;
+	return true;
+}
+
+void nvs_slot_refund_managed(struct nvs_node *node, int index, uint64_t bytes)
+{
+	node->slots[index].managed -= bytes;
+	node->gpus[node->slots[index].gpu].used -= bytes;
+}
+
+void nvs_slot_leave(struct nvs_node *node, int index, uint64_t bytes)
+{
+	node->slots[index].managed -= bytes;
+	node->slots[index].leaving += bytes;
+}
+
+void nvs_slot_left(struct nvs_node *node, const struct nvs_op *op, int pid)
+{
+	struct nvs_slot *slot = &node->slots[op->leaving_slot];
+	if (op->leaving == 0 || slot->pid != pid || slot->leaving < op->leaving)
+		return;
+	slot->leaving -= op->leaving;
+	node->gpus[slot->gpu].used -= op->leaving;
 }
 
 void nvs_slot_refund(struct nvs_node *node, int index, uint64_t bytes)
@@ -98,7 +199,7 @@ void nvs_slot_recount(struct nvs_node *node)
 	for (uint32_t i = 0; i < NVS_SLOTS; i++) {
 		if (node->slots[i].pid == 0)
 			continue;
-		node->gpus[node->slots[i].gpu].used += node->slots[i].bytes;
+		node->gpus[node->slots[i].gpu].used += nvs_slot_total(&node->slots[i]);
 		node->slot_top = i + 1;
 	}
 }

@@ -263,7 +263,7 @@ static unsigned list_processes(unsigned gpu, nvmlProcessInfo_v1_t *out)
 			at++;
 		if (at == count)
 			out[count++] = (nvmlProcessInfo_v1_t){.pid = (unsigned)slot->pid};
-		out[at].used += slot->bytes;
+		out[at].used += nvs_slot_total(slot);
 	}
 	nvs_node_unlock(node);
 	return count;

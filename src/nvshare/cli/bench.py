@@ -6,30 +6,36 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from nvshare.cli.options import fail
+from nvshare import config
+from nvshare.cli.options import SIZE, fail
 from nvshare.client.connection import SchedulerError
 from nvshare.gpu.cards import NoCards
 from nvshare.gpu.profiles import Profile, parse_node
 from nvshare.gpu.sim import SimError
-from nvshare.lab import mission, places
+from nvshare.lab import eviction, linkspeed, mission, places, swap
 from nvshare.lab.findings import findings
+from nvshare.lab.linkspeed import LinkSpeed, NotCalibrated
 from nvshare.lab.mission import Mission, Row, Scenario
 from nvshare.lab.model.run import ModelBackend
 from nvshare.lab.outcome import Backend, ignore_progress
 from nvshare.lab.outcome import Progress as Told
 from nvshare.lab.processes import ProcessBackend
-from nvshare.lab.report import row_report, summary_table
+from nvshare.lab.report import eviction_table, row_report, summary_table, swap_report
 from nvshare.lab.team import TeamStalled
 from nvshare.native import NativeMissing
 
 _SOLO_WALL_SECONDS = 2.5  # what a task takes alone on a simulated node, unless --shorten says otherwise
+_TURNS_WALL_SECONDS = 8.0  # the same of tasks that take turns: a turn lasts at least 2 seconds of the scheduler's clock
+_SURVIVOR_SPEED = 1.0  # of the simulated node on which speeds within a quarter of a second count
 
 
 def _tests(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
@@ -42,8 +48,6 @@ def _tests(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of tests: allowed are {allowed}, e.g. 1,4") from None
     for test in tests:
-        if test in mission.NOT_YET:
-            raise click.BadParameter(mission.NOT_YET[test])
         if test not in mission.TESTS:
             raise click.BadParameter(f"there is no test {test}: allowed are {allowed}")
     return tests
@@ -75,6 +79,12 @@ def _scale(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     return scale
 
 
+def _one_of(model_spec: str | None, sim_spec: str | None) -> str | None:
+    if model_spec and sim_spec:
+        raise click.UsageError("--model and --sim do not go together: choose one")
+    return model_spec or sim_spec
+
+
 @contextlib.contextmanager
 def progress_bars() -> Iterator[mission.Started]:
     """A bar per scenario on a terminal; nothing elsewhere."""
@@ -91,7 +101,7 @@ def progress_bars() -> Iterator[mission.Started]:
     with Progress(*columns, console=console, transient=True) as bars:
 
         def started(scenario: Scenario) -> Told:
-            bar = bars.add_task(f"test {scenario.test}: {scenario.label} ({scenario.mode})", total=1.0)
+            bar = bars.add_task(f"test {scenario.name}: {scenario.label} ({scenario.mode})", total=1.0)
             return lambda part: bars.update(bar, completed=part)
 
         yield started
@@ -105,7 +115,7 @@ def plain_errors() -> Iterator[None]:
         yield
     except NoCards as error:
         fail(f"{error}. Without a GPU use --sim 2xT4 (simulated) or --model 2xT4 (computed)", 2)
-    except (SchedulerError, SimError, NativeMissing, TeamStalled, mission.BaselineFailed) as error:
+    except (SchedulerError, SimError, NativeMissing, TeamStalled, NotCalibrated, mission.BaselineFailed) as error:
         fail(str(error), 1)
     except KeyboardInterrupt:
         fail("interrupted; nothing was left running", 130)
@@ -117,20 +127,30 @@ def _simulated_rows(
     spec: str, profile: Profile, gpus: int, speed: float, shorten: float | None, tests: tuple[int, ...]
 ) -> tuple[str, list[Row]]:
     """Simulated rows, with what the model says of the very same scenarios beside them."""
-    parts = _parts(shorten) if shorten else mission.shortening(profile, _SOLO_WALL_SECONDS * speed)
-    model_rows = Mission(ModelBackend(gpus, profile), parts).rows(tests)
+    short, long = _SOLO_WALL_SECONDS * speed, _TURNS_WALL_SECONDS * speed
+    parts = _parts(shorten) if shorten else mission.shortening(profile, short, long)
+    model_rows = Mission(ModelBackend(gpus, profile, speed=speed), parts).rows(tests)
     with places.simulated(spec, speed, "bench", profile) as place, progress_bars() as started:
         rows = Mission(ProcessBackend(place), parts, started).rows(tests)
-    return place.title, mission.compare_with_model(rows, model_rows)
+    title = place.title
+    if 2 in tests:
+        model_rows += Mission(ModelBackend(gpus, profile)).survivors(profile)
+        with places.simulated(spec, _SURVIVOR_SPEED, "bench", profile) as place, progress_bars() as started:
+            rows += Mission(ProcessBackend(place), started=started).survivors(profile)
+    return title, mission.compare_with_model(rows, model_rows)
 
 
-def _plain_rows(backend: Backend, shorten: float | None, tests: tuple[int, ...]) -> tuple[str, list[Row]]:
+def _plain_rows(
+    backend: Backend, shorten: float | None, tests: tuple[int, ...], profile: Profile | None
+) -> tuple[str, list[Row]]:
     with progress_bars() as started:
-        return backend.title, Mission(backend, _parts(shorten or 1.0), started).rows(tests)
+        measured = Mission(backend, _parts(shorten or 1.0), started)
+        rows = measured.rows(tests)
+        return backend.title, rows + (measured.survivors(profile) if 2 in tests else [])
 
 
 def _parts(shorten: float) -> dict[str, float]:
-    return dict.fromkeys(mission.BASELINES, shorten)
+    return dict.fromkeys([*mission.BASELINES, mission.TURNS], shorten)
 
 
 def _show(title: str, rows: list[Row]) -> None:
@@ -156,34 +176,50 @@ def write_json(path: Path, title: str, rows: list[Row], sentences: list[str]) ->
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 
+def _write(path: Path | None, content: dict[str, Any]) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=2) + "\n")
+        click.echo(f"\nrows written to {path}")
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Measure: in the model, on a simulated node, or on the GPUs of this machine."""
 
 
-@command.command("mission")
-@click.option(
+_MODEL = click.option(
     "--model", "model_spec", callback=_node, metavar="NODE", help="In virtual time, exact and deterministic, e.g. 2xT4."
 )
-@click.option(
+_SIM = click.option(
     "--sim",
     "sim_spec",
     callback=_node,
     metavar="NODE",
     help="Real processes on a simulated node of its own, e.g. 2xT4.",
 )
-@click.option(
-    "--speed", type=click.FloatRange(0.01, 100), default=10.0, show_default=True, help="Of the simulated node."
+_JSON = click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file."
 )
+
+
+def _speed(default: float) -> Callable[[Any], Any]:
+    return click.option(
+        "--speed", type=click.FloatRange(0.01, 100), default=default, show_default=True, help="Of the simulated node."
+    )
+
+
+@command.command("mission")
+@_MODEL
+@_SIM
+@_speed(10.0)
 @click.option("--only", "tests", callback=_tests, metavar="TESTS", help="Tests to run, e.g. 1,4. Default: all.")
 @click.option(
     "--shorten",
     type=click.FloatRange(0, 1, min_open=True),
     help="Part of the iterations to run. Default: all; simulated: what takes a few seconds.",
 )
-@click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file."
-)
+@_JSON
 @click.option(
     "--scale",
     callback=_scale,
@@ -209,19 +245,17 @@ def mission_command(
 
     Durations are those of the tasks' own loops, the mean over the tasks. Exit code 1 when a task failed.
     """
-    if model_spec and sim_spec:
-        raise click.UsageError("--model and --sim do not go together: choose one")
-    spec = model_spec or sim_spec
+    spec = _one_of(model_spec, sim_spec)
     if scale and not spec:
         raise click.UsageError("--scale changes a modelled or simulated card: give --model or --sim too")
     with plain_errors():
         if spec is None:
-            title, rows = _plain_rows(ProcessBackend(places.real()), shorten, tests)
+            title, rows = _plain_rows(ProcessBackend(places.real()), shorten, tests, None)
         else:
             gpus, plain = parse_node(spec)
             profile = plain.scaled(**scale) if scale else plain
             if model_spec:
-                title, rows = _plain_rows(ModelBackend(gpus, profile), shorten, tests)
+                title, rows = _plain_rows(ModelBackend(gpus, profile), shorten, tests, profile)
             else:
                 title, rows = _simulated_rows(spec, profile, gpus, speed, shorten, tests)
     _show(title, rows)
@@ -229,3 +263,107 @@ def mission_command(
         write_json(json_path, title, rows, findings(rows))
         click.echo(f"\nrows written to {json_path}")
     sys.exit(0 if all(row.passed for row in rows) else 1)
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """A card of which a part is declared: where runs happen, how fast its link is, and how many adds of 1 GiB of
+    allocations it does per second."""
+
+    backend: Backend
+    link: LinkSpeed
+    its: float
+
+
+@contextlib.contextmanager
+def _declared_card(model_spec: str | None, sim_spec: str | None, speed: float, card_memory: int) -> Iterator[_Declared]:
+    spec = _one_of(model_spec, sim_spec)
+    if spec is None:
+        place = places.real(card_memory)
+        backend = ProcessBackend(place)
+        yield _Declared(backend, linkspeed.measure(place.plain_environment()), eviction.calibrate(backend))
+        return
+    gpus, profile = parse_node(spec)
+    room = profile.memory_bytes - 4 * profile.context_bytes
+    if card_memory > room:
+        raise click.UsageError(
+            f"{config.format_size(card_memory)} cannot be declared of {profile.name}: contexts of four processes leave "
+            f"{config.format_size(room)}; declare less with --card-memory, or take another card"
+        )
+    its = 1 / profile.kernel_seconds(eviction.kernel_bytes(eviction.GIB))
+    if model_spec:
+        link = LinkSpeed(profile.link_h2d, profile.link_d2h, profile.link_duplex, profile.link_duplex)
+        yield _Declared(ModelBackend(gpus, profile, declared=card_memory), link, its)
+        return
+    with places.simulated(spec, speed, "bench", profile, card_memory) as place:
+        link = linkspeed.measure(place.plain_environment(), speed)
+        yield _Declared(ProcessBackend(place), link, its)
+
+
+def _card_memory(default: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--card-memory",
+        type=SIZE,
+        default=default,
+        show_default=True,
+        help="What tasks together may have on the card.",
+    )
+
+
+@command.command("eviction")
+@_MODEL
+@_SIM
+@_speed(1.0)
+@_card_memory("16GiB")
+@_JSON
+def eviction_command(
+    model_spec: str | None, sim_spec: str | None, speed: float, card_memory: int, json_path: Path | None
+) -> None:
+    """Least eviction: how many bytes each switch moves, against what does not fit.
+
+    \b
+    nvshare bench eviction --model A100-40G          computed
+    nvshare bench eviction --sim A100-40G            real processes, simulated GPU
+    nvshare bench eviction                           the first GPU of this machine
+
+    Exit code 1 when a task failed, or a switch moved more than what does not fit and half a GiB.
+    """
+    with plain_errors(), _declared_card(model_spec, sim_spec, speed, card_memory) as card:
+        rows = [
+            eviction.measure(card.backend, sizes, card_memory, card.its, speed, ignore_progress)
+            for sizes in eviction.CASES
+        ]
+    click.echo(f"nvshare bench eviction on {card.backend.title}\n\n{eviction_table(rows)}")
+    _write(json_path, {"source": card.backend.source, "rows": [row.to_dict() for row in rows]})
+    sys.exit(0 if all(row.passed for row in rows) else 1)
+
+
+@command.command("swap")
+@_MODEL
+@_SIM
+@_speed(1.0)
+@_card_memory("16GiB")
+@click.option("--size", type=SIZE, default="12GiB", show_default=True, help="What each of the two tasks allocates.")
+@_JSON
+def swap_command(
+    model_spec: str | None, sim_spec: str | None, speed: float, card_memory: int, size: int, json_path: Path | None
+) -> None:
+    """Switches against the link's own limit: how fast two tasks that do not fit change places.
+
+    \b
+    nvshare bench swap --sim A100-40G                        real processes, simulated GPU
+    nvshare bench swap --card-memory 16GiB                   the first GPU of this machine
+    nvshare bench swap --card-memory 12GiB --size 12GiB      whole sets change places
+
+    First the link is measured by plain driver calls: pinned copies one way, the other, and both from two processes.
+    """
+    if not card_memory // 2 < size <= card_memory:
+        raise click.UsageError(
+            f"two tasks of {config.format_size(size)} do not take turns on {config.format_size(card_memory)}: --size "
+            "is more than half of --card-memory and at most all of it"
+        )
+    with plain_errors(), _declared_card(model_spec, sim_spec, speed, card_memory) as card:
+        row = swap.measure(card.backend, card.link, size, card_memory, card.its, speed, ignore_progress)
+    click.echo(f"nvshare bench swap on {card.backend.title}\n\n{swap_report(row)}")
+    _write(json_path, {"source": card.backend.source, "rows": [row.to_dict()]})
+    sys.exit(0 if row.passed else 1)

@@ -75,6 +75,16 @@ class DenyMemory(Command):
 
 
 @dataclass(frozen=True)
+class SetResidency(Command):
+    """RESIDENCY: the bytes that the client may have on the card from now on."""
+
+    client: int
+    gpu: str
+    number: int
+    target: int
+
+
+@dataclass(frozen=True)
 class SetLimit(Command):
     """UPDATE_LIMIT: the group's memory quota on this GPU (None: none) and the declared card."""
 

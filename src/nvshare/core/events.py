@@ -73,7 +73,7 @@ class LockRequested(Event):
 
     client: int
     gpu: str
-    need: int
+    need: int  # bytes; all that it has allocated is what its turn brings
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,7 @@ class MemoryUpdated(Event):
     resident: int
     host: int = 0
     pinned: int = 0
+    applied: int = 0  # number of the last SetResidency that the client keeps to
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nvshare.core.policy.multiprogramming import free_share, turn_share
+from nvshare.core.policy.multiprogramming import computed_room, limit, oversubscribed
+from nvshare.core.residency import can_ever_run
 from nvshare.core.settings import Mode
-from nvshare.core.state import Attachment, Client, Node, Standing
+from nvshare.core.state import Attachment, Client, GpuState, Node, Standing
 
 if TYPE_CHECKING:
     from nvshare.core.turns import Turns
@@ -33,13 +34,21 @@ def check(node: Node, turns: Turns) -> None:
 
 
 def _card_not_overcommitted(node: Node, turns: Turns) -> Iterator[str]:
-    """Granted bytes fit the card, unless more was adopted, or the card shrank afterwards."""
+    """All that clients can have on a card fits it, unless more was adopted, or the card shrank afterwards."""
     for gpu in node.gpus.values():
-        held = sum(place.granted - place.released for place in gpu.attachments.values())
-        if held != gpu.allocated:
-            yield f"{gpu.uuid}: clients hold {held} bytes, booked are {gpu.allocated}"
-        if held > max(gpu.capacity, gpu.tolerated):
+        allocated = sum(place.granted - place.released for place in gpu.attachments.values())
+        if allocated != gpu.allocated:
+            yield f"{gpu.uuid}: clients have {allocated} bytes, booked are {gpu.allocated}"
+        held = sum(map(_held, gpu.attachments.values()))
+        if held != gpu.held:
+            yield f"{gpu.uuid}: clients can have {held} bytes on the card, booked are {gpu.held}"
+        if held > max(limit(gpu), gpu.tolerated):
             yield f"{gpu.uuid}: {held} bytes on a card of {gpu.capacity} (tolerated: {gpu.tolerated})"
+
+
+def _held(place: Attachment) -> int:
+    promised = [size for number, size in (*place.earlier, (place.number, place.target)) if number >= place.applied]
+    return min(place.allocated, max(place.resident, *promised)) if place.client.can_swap else place.allocated
 
 
 def _sums_agree(node: Node, turns: Turns) -> Iterator[str]:
@@ -49,12 +58,16 @@ def _sums_agree(node: Node, turns: Turns) -> Iterator[str]:
         sums = (
             ("resident", gpu.resident, sum(place.resident for place in places)),
             ("host", gpu.host, sum(place.host for place in places)),
+            ("wanted", gpu.wanted, sum(place.wanted for place in places)),
+            ("lacking", len(gpu.lacking), sum(not place.whole for place in places)),
             ("contexts", gpu.contexts, sum(place.context for place in places)),
             ("running", gpu.allocated_running, sum(place.allocated for place in gpu.running.values())),
         )
         for what, booked, real in sums:
             if booked != real:
                 yield f"{gpu.uuid}: {what} booked as {booked}, members have {real}"
+        if gpu.room not in (None, computed_room(gpu)):
+            yield f"{gpu.uuid}: room is {computed_room(gpu)}, not {gpu.room}"
     for group in node.groups.values():
         real_by_gpu: dict[str, int] = {}
         for client in node.clients.values():
@@ -66,13 +79,40 @@ def _sums_agree(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _one_exclusive_holder(node: Node, turns: Turns) -> Iterator[str]:
-    """At most one client holds an exclusive grant on a card, and then alone; who drains or is stuck does not hold."""
+    """Grants are exclusive where turns are taken, and in serial mode one client holds one, alone; who drains or is
+    stuck does not hold."""
     for gpu in node.gpus.values():
-        exclusive = [place for place in gpu.running.values() if place.exclusive]
-        if exclusive and len(gpu.running) > 1:
-            yield f"{gpu.uuid}: {_names(gpu.running)} run beside an exclusive grant"
-        if node.settings.mode is Mode.SERIAL and len(exclusive) < len(gpu.running):
-            yield f"{gpu.uuid}: a grant in serial mode is not exclusive"
+        if node.settings.mode is Mode.SERIAL and len(gpu.running) > 1:
+            yield f"{gpu.uuid}: {_names(gpu.running)} run beside each other in serial mode"
+        for place in gpu.running.values():
+            if place.exclusive is not gpu.turns:
+                yield f"{gpu.uuid}: the grant of {place.client.hex} is exclusive: {place.exclusive}"
+
+
+def _holders_resident(node: Node, turns: Turns) -> Iterator[str]:
+    """Who runs has all of its memory on the card; who cannot move memory is never told to."""
+    for gpu in node.gpus.values():
+        for place in gpu.running.values():
+            if not place.whole:
+                yield f"{place.client.hex} runs on {gpu.uuid} with {place.bound} of {place.allocated} bytes"
+        for place in gpu.attachments.values():
+            if place.number and not place.client.can_swap:
+                yield f"{place.client.hex} cannot move memory but was told to on {gpu.uuid}"
+
+
+def _requests_answered(node: Node, turns: Turns) -> Iterator[str]:
+    """A request for memory waits only for room on the card, and nobody waits for the answer of one that is gone."""
+    for gpu in node.gpus.values():
+        for request in gpu.pending:
+            if gpu.attachments.get(request.place.client.id) is not request.place:
+                yield f"request {request.number} on {gpu.uuid} is of a client that is gone"
+        if gpu.pending:
+            first = gpu.pending[0]
+            if not oversubscribed(gpu) or limit(gpu) - gpu.held >= first.size:
+                yield f"request {first.number} of {first.place.client.hex} waits although {gpu.uuid} has room"
+            for request in gpu.pending:
+                if request.place.client.can_swap and request.place.standing is Standing.IDLE:
+                    yield f"request {request.number} of {request.place.client.hex} waits although it need not be there"
 
 
 def _standings_agree(node: Node, turns: Turns) -> Iterator[str]:
@@ -99,7 +139,7 @@ def _standings_agree(node: Node, turns: Turns) -> Iterator[str]:
 def _gone_own_nothing(node: Node, turns: Turns) -> Iterator[str]:
     """A client that is gone is on no card, in no queue, in no group, and has no alarm."""
     for gpu in node.gpus.values():
-        for members in (gpu.attachments, gpu.running, gpu.draining, gpu.stuck, gpu.queue):
+        for members in (gpu.attachments, gpu.running, gpu.draining, gpu.stuck, gpu.queue, gpu.lacking):
             for client in members.keys() - node.clients.keys():
                 yield f"{client:016x} is gone but still on {gpu.uuid}"
     for group in node.groups.values():
@@ -122,25 +162,38 @@ def _grant_numbers_unique(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _work_conserving(node: Node, turns: Turns) -> Iterator[str]:
-    """A waiter is held up: by a holder or drainer, by an earlier waiter, or by its own drain on one of its cards."""
+    """A waiter is held up on one of its cards: by its own drain, by holders, drainers or earlier waiters that leave it
+    no room, or by memory that is on its way."""
     if not node.settings.anti_thrash:
         for client in node.clients.values():
             if client.ticket or any(place.standing is not Standing.IDLE for place in client.gpus.values()):
                 yield f"{client.hex} is scheduled while anti-thrash is off"
     for client in node.clients.values():
-        if client.ticket and not any(_held_up(node, place) for place in client.gpus.values()):
+        if client.ticket and not any(_held_up(turns, place) for place in client.gpus.values()):
             yield f"{client.hex} waits for nothing"
 
 
-def _held_up(node: Node, place: Attachment) -> bool:
+def _held_up(turns: Turns, place: Attachment) -> bool:
     gpu = place.gpu
-    if place.standing is Standing.DRAINING:
+    if place.standing is Standing.DRAINING or not place.whole:
         return True
-    if not gpu.turns:
+    if not gpu.turns or place in turns.chosen(gpu):
         return False
-    ahead = [other for other in gpu.queue.values() if other.client.ticket < place.client.ticket]
-    busy = bool(gpu.running or gpu.draining)
-    return bool(ahead) or (busy and turn_share(node.settings, place) > free_share(node.settings, gpu))
+    if gpu.running or gpu.draining or not can_ever_run(place.client):
+        return True
+    return any(other.client.ticket < place.client.ticket and can_ever_run(other.client) for other in gpu.queue.values())
+
+
+def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
+    """Whose turn has come but whose memory has not is told to bring all of it, or somebody is giving room up for it."""
+    for gpu in node.gpus.values():
+        for place in turns.chosen(gpu) if gpu.lacking else ():
+            if place.bound < place.allocated and not (gpu.draining or gpu.pending or _gives_up(gpu)):
+                yield f"{place.client.hex} waits for memory on {gpu.uuid}, and nothing moves"
+
+
+def _gives_up(gpu: GpuState) -> bool:
+    return any(place.held > place.bound for place in gpu.attachments.values())
 
 
 def _first_come_first_served(node: Node, turns: Turns) -> Iterator[str]:
@@ -152,7 +205,8 @@ def _first_come_first_served(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _nobody_starves(node: Node, turns: Turns) -> Iterator[str]:
-    """Its's turn begins within (waiters ahead + 1) longest turns (quantum + drain deadline), if timers are on time."""
+    """Its turn begins within (waiters ahead + 1) longest turns (quantum + drain deadline), if timers are on time and
+    not counting the time in which memory is on its way."""
     for client in node.clients.values():
         bound = client.start_by + turns.late - client.start_by_late
         if client.ticket and node.now > bound + EPSILON:
@@ -163,18 +217,18 @@ def _turns_end(node: Node, turns: Turns) -> Iterator[str]:
     """Whoever drains, or holds a turn that others wait for, has an alarm, and it is not overdue."""
     alarmed = turns.alarms.clients()
     for client in node.clients.values():
-        if _must_end(client) and client.id not in alarmed:
+        if _must_end(client, turns) and client.id not in alarmed:
             yield f"{client.hex} is never told that its turn or drain is over"
     due = turns.alarms.next()
     if due is not None and due <= node.now:
         yield f"an alarm for {due} was not answered, it is {node.now}"
 
 
-def _must_end(client: Client) -> bool:
+def _must_end(client: Client, turns: Turns) -> bool:
     for place in client.gpus.values():
         if place.standing is Standing.DRAINING:
             return True
-        if place.standing is Standing.RUNNING and place.gpu.turns and place.gpu.queue:
+        if place.standing is Standing.RUNNING and place.gpu.turns and turns.is_contended(place.gpu):
             return True
     return False
 
@@ -195,6 +249,9 @@ INVARIANTS = {
     "card not overcommitted": _card_not_overcommitted,
     "sums agree": _sums_agree,
     "one exclusive holder": _one_exclusive_holder,
+    "holders are resident": _holders_resident,
+    "requests are answered": _requests_answered,
+    "memory moves": _memory_moves,
     "standings agree": _standings_agree,
     "gone clients own nothing": _gone_own_nothing,
     "grant numbers unique": _grant_numbers_unique,

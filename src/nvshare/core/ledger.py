@@ -1,4 +1,9 @@
-"""The ledger of memory: every byte granted, adopted or released is booked here, on client, card and group alike."""
+"""The ledger of memory: every byte granted, adopted, released or promised is booked here, on client, card and group.
+
+``held`` is the heart of it: the most that a client can have on a card by all that it was ever told and said, be it
+still on its way. A lowered target frees nothing until the client says that it keeps to it; a raised one takes its bytes
+at once. So no two clients are ever told to use the same byte.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +16,59 @@ def grant(place: Attachment, size: int) -> None:
     """Book bytes that admission let through; they count from now on, whether or not the client has used them yet."""
     place.granted += size
     _book(place, size)
+    _weigh(place)
 
 
 def adopt(place: Attachment, allocated: int, resident: int) -> None:
-    """Book what a client held before it registered, be it more than the card has: it exists."""
+    """Book what a client held before it registered, be it more than the card has: it exists. It may keep on the card
+    what it has there."""
     place.granted += allocated
     _book(place, allocated)
-    _set_resident(place, resident)
+    place.gpu.resident += resident
+    place.resident = resident
+    if place.client.can_swap and resident < allocated:
+        place.target = resident
+        place.arrived = False
+    _weigh(place)
     _tolerate(place.gpu)
 
 
-def report(place: Attachment, released: int, resident: int, host: int, pinned: int) -> None:
+def report(place: Attachment, released: int, resident: int, host: int, pinned: int, applied: int = 0) -> None:
     """Book a client's report; the caller has checked that it is possible."""
+    gpu = place.gpu
     given_back = released - place.released
     if given_back:
         place.released = released
         _book(place, -given_back)
-        _tolerate(place.gpu)
-    _set_resident(place, resident)
-    place.gpu.host += host - place.host
+        place.earlier = [(number, min(size, place.allocated)) for number, size in place.earlier]
+    moved = resident - place.resident
+    if moved:
+        if moved > 0:
+            gpu.moved_in += moved if not place.whole else 0
+        else:
+            gpu.moved_out += max(0, -moved - given_back)
+        gpu.resident += moved
+        place.resident = resident
+    gpu.host += host - place.host
     place.host = host
     place.pinned = pinned
+    if applied > place.applied:
+        place.applied = applied
+        place.earlier = [older for older in place.earlier if older[0] >= applied]
+    if not place.arrived and place.applied == place.number and resident >= place.allocated:
+        place.arrived = True
+    _weigh(place)
+    _tolerate(gpu)
+
+
+def retarget(place: Attachment, target: int) -> int:
+    """Book a new target, and give it its number. What was granted before it may still become resident under the
+    older ones, what is granted later cannot: the client hears of both in this order."""
+    place.earlier.append((place.number, place.bound))
+    place.number += 1
+    place.target = target
+    _weigh(place)
+    return place.number
 
 
 def measure_context(place: Attachment, size: int, settings: Settings) -> None:
@@ -42,15 +79,18 @@ def measure_context(place: Attachment, size: int, settings: Settings) -> None:
 
 def forget(place: Attachment, settings: Settings) -> None:
     """The client is gone from this card, and all it had with it."""
+    gpu = place.gpu
     report(place, place.granted, 0, 0, 0)
+    gpu.lacking.pop(place.client.id, None)
     measure_context(place, 0, settings)
     sums = place.client.group.allocated
-    if sums.get(place.gpu.uuid) == 0:
-        del sums[place.gpu.uuid]
+    if sums.get(gpu.uuid) == 0:
+        del sums[gpu.uuid]
 
 
 def recompute_capacity(gpu: GpuState, settings: Settings) -> None:
     gpu.capacity = capacity(gpu.total, gpu.declared, settings.reserve_percent, gpu.contexts)
+    gpu.room = None
     _tolerate(gpu)
 
 
@@ -63,10 +103,23 @@ def _book(place: Attachment, delta: int) -> None:
     sums[place.gpu.uuid] = sums.get(place.gpu.uuid, 0) + delta
 
 
-def _set_resident(place: Attachment, resident: int) -> None:
-    place.gpu.resident += resident - place.resident
-    place.resident = resident
+def _weigh(place: Attachment) -> None:
+    """Compute anew what the client can have on the card, and whether something of it is missing there."""
+    gpu, allocated = place.gpu, place.allocated
+    if place.target >= allocated and not place.earlier:
+        held = allocated
+    else:
+        held = min(allocated, max(place.resident, place.target, *(size for _, size in place.earlier), 0))
+    if place.target < allocated:
+        place.arrived = False
+    gpu.room = None
+    gpu.held += held - place.held
+    place.held = held
+    if place.whole:
+        gpu.lacking.pop(place.client.id, None)
+    else:
+        gpu.lacking[place.client.id] = place
 
 
 def _tolerate(gpu: GpuState) -> None:
-    gpu.tolerated = gpu.allocated if gpu.allocated > gpu.capacity else 0
+    gpu.tolerated = gpu.held if gpu.held > gpu.capacity else 0

@@ -1,20 +1,20 @@
 """The scheduler: ``handle(event)`` is the one door through which its state changes.
 
 It never raises on an event: what concerns an unknown client or card is ignored with a log line, and a client that
-breaks the rules is expelled with a reason. ``turns.py`` decides who runs, ``ledger.py`` books memory, ``limits.py``
-keeps quotas.
+breaks the rules is expelled with a reason. ``turns.py`` decides who runs, ``residency.py`` whose memory is on the
+cards, ``ledger.py`` books it, ``limits.py`` keeps quotas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nvshare.core import events, ledger
-from nvshare.core.commands import Command, DenyMemory, Expel, GrantMemory, Level, Log, SchedOff, SchedOn
+from nvshare.core.commands import Command, Expel, Level, Log, SchedOff, SchedOn
 from nvshare.core.invariants import check
 from nvshare.core.limits import Limits
-from nvshare.core.policy.admission import admit
+from nvshare.core.policy.multiprogramming import MIB
 from nvshare.core.settings import SIZE_MAX, Settings
 from nvshare.core.snapshot import Snapshot, take
 from nvshare.core.state import Attachment, Client, GpuState, Node
@@ -115,6 +115,8 @@ class Scheduler:
         if problem is not None:
             self._expel(event.client, problem)
             return
+        if event.can_swap:
+            self._see_to_turns(event.client, event.gpus)
         client = node.clients[event.client] = Client(
             event.client,
             self._limits.group(event.group),
@@ -141,6 +143,8 @@ class Scheduler:
         further = tuple(held for held in event.gpus if held.gpu not in client.gpus)
         if len(further) < len(event.gpus):
             self._log(Level.DEBUG, f"Ignored GPUs that client {client.hex} had attached before")
+        if client.can_swap:
+            self._see_to_turns(client.id, further)
         self._attach(client, further)
         self._resume(client, further)
 
@@ -163,7 +167,6 @@ class Scheduler:
         for held in gpus:
             gpu = self._node.gpus[held.gpu]
             place = client.gpus[gpu.uuid] = gpu.attachments[client.id] = Attachment(client, gpu)
-            place.need = held.allocated
             ledger.adopt(place, held.allocated, held.resident)
             self._limits.send_memory(client, gpu)
             self._log(
@@ -173,12 +176,21 @@ class Scheduler:
             )
         client.gpus = dict(sorted(client.gpus.items()))
 
-    def _resume(self, client: Client, gpus: Iterable[events.HeldGpu]) -> None:
+    def _see_to_turns(self, client: int, gpus: Sequence[events.HeldGpu]) -> None:
+        """Memory that is not on its card must wait for a turn there, so there must be turns."""
+        if not self._node.settings.anti_thrash and any(held.resident < held.allocated for held in gpus):
+            self._log(Level.WARN, f"Anti-thrash is on again: memory of client {client:016x} is not on its GPU")
+            self._change(anti_thrash=True)
+
+    def _resume(self, client: Client, gpus: Sequence[events.HeldGpu]) -> None:
         """What the client held under an earlier scheduler it holds on; new cards join its gang."""
         if self._node.settings.anti_thrash:
+            whole = all(place.whole for place in client.gpus.values())
             for held in gpus:
-                if held.grant:
+                if held.grant and whole:
                     self._turns.adopt(client.gpus[held.gpu], held.grant)
+                elif held.grant:
+                    self._turns.disown(client.gpus[held.gpu], held.grant)
             self._turns.attached(client)
         for held in gpus:
             self._turns.reconsider(self._node.gpus[held.gpu])
@@ -195,6 +207,7 @@ class Scheduler:
         for place in client.gpus.values():
             ledger.forget(place, self._node.settings)
             del place.gpu.attachments[client.id]
+            place.gpu.room = None
             self._limits.announce_card(place.gpu)
             self._turns.reconsider(place.gpu)
         self._limits.leave(client)
@@ -216,14 +229,14 @@ class Scheduler:
         if not 0 <= event.need <= SIZE_MAX:
             self._expel(event.client, f"says it needs {event.need} bytes on GPU {event.gpu}; no card has that")
         elif self._node.settings.anti_thrash:
-            self._turns.request(place, event.need)
+            self._turns.request(place)
         else:
             self._log(Level.DEBUG, f"Ignored REQ_LOCK of client {place.client.hex}: anti-thrash is off")
 
     def _lock_released(self, event: events.LockReleased) -> None:
         place = self._place(event.client, event.gpu)
         if place is not None:
-            self._turns.release(place, event.grant, event.stuck, event.drain)
+            self._turns.release(place, event.grant, event.stuck)
 
     def _timer_fired(self, event: events.TimerFired) -> None:
         self._turns.timer_fired()
@@ -234,18 +247,10 @@ class Scheduler:
         place = self._place(event.client, event.gpu)
         if place is None:
             return
-        node, size = self._node, event.bytes
-        if size < 0:
-            self._expel(event.client, f"asked for {size} bytes on GPU {event.gpu}")
+        if event.bytes < 0:
+            self._expel(event.client, f"asked for {event.bytes} bytes on GPU {event.gpu}")
             return
-        denial = admit(place, size)
-        if denial is not None:
-            node.counters.memory_denied += 1
-            node.commands.append(DenyMemory(event.client, event.gpu, event.request, size, denial.limit, denial.reason))
-            return
-        ledger.grant(place, size)
-        node.counters.memory_granted += 1
-        node.commands.append(GrantMemory(event.client, event.gpu, event.request, size))
+        self._turns.memory.request(place, event.request, event.bytes)
         self._turns.reconsider(place.gpu)
 
     def _memory_updated(self, event: events.MemoryUpdated) -> None:
@@ -256,8 +261,9 @@ class Scheduler:
         if problem is not None:
             self._expel(event.client, problem)
             return
-        ledger.report(place, event.released, event.resident, event.host, event.pinned)
-        self._turns.reconsider(place.gpu)
+        foreseen = event.pinned == place.pinned
+        ledger.report(place, event.released, event.resident, event.host, event.pinned, event.applied)
+        self._turns.reconsider(place.gpu, foreseen)
 
     def _usage_reported(self, event: events.UsageReported) -> None:
         place = self._place(event.client, event.gpu)
@@ -275,19 +281,29 @@ class Scheduler:
     # --- settings and quotas
 
     def _settings_changed(self, event: events.SettingsChanged) -> None:
-        node = self._node
-        before = node.settings
+        changes = {name: value for name, value in vars(event).items() if name != "now" and value is not None}
         try:
-            node.settings = before.changed(
-                mode=event.mode,
-                anti_thrash=event.anti_thrash,
-                switch_time=event.switch_time,
-                quantum=event.quantum,
-                max_runtime=event.max_runtime,
-            )
+            self._check_anti_thrash(event.anti_thrash)
+            self._change(**changes)
         except ValueError as error:
             self._log(Level.WARN, f"Settings unchanged: {error}")
+
+    def _check_anti_thrash(self, wanted: bool | None) -> None:
+        """Who runs without turns needs all of its memory on the card."""
+        if wanted is not False:
             return
+        for gpu in self._node.gpus.values():
+            if gpu.lacking or gpu.pending:
+                raise ValueError(
+                    f"anti-thrash stays on while memory of tasks waits for GPU {gpu.uuid} "
+                    f"({(gpu.allocated + gpu.wanted) // MIB} MB for {gpu.capacity // MIB} MB); end some first"
+                )
+
+    def _change(self, **changes: Any) -> None:
+        """``ValueError`` when they cannot be."""
+        node = self._node
+        before = node.settings
+        node.settings = before.changed(**changes)
         if node.settings.anti_thrash is not before.anti_thrash:
             if not node.settings.anti_thrash:
                 self._turns.suspend()
@@ -298,12 +314,20 @@ class Scheduler:
 
     def _group_opened(self, event: events.GroupOpened) -> None:
         self._limits.open(event.group, event.label, event.mem_limit, event.core_limit, event.priority)
+        self._quotas_changed()
 
     def _group_closed(self, event: events.GroupClosed) -> None:
         self._limits.close(event.group)
 
     def _limits_changed(self, event: events.LimitsChanged) -> None:
         self._limits.change(event.group, event.mem_limit, event.core_limit, event.priority, event.clear)
+        self._quotas_changed()
+
+    def _quotas_changed(self) -> None:
+        """Requests that wait may be over them now."""
+        for gpu in self._node.gpus.values():
+            if gpu.pending:
+                self._turns.reconsider(gpu)
 
     # --- looking things up
 
@@ -336,6 +360,11 @@ def _impossible(place: Attachment, event: events.MemoryUpdated) -> str | None:
     allocated = place.granted - event.released
     if not 0 <= event.resident <= allocated:
         return f"says {event.resident} bytes are resident on GPU {event.gpu}, with {allocated} allocated"
+    if event.applied > place.number:
+        return (
+            f"says it keeps to target {event.applied} on GPU {event.gpu}, after {place.number} targets; "
+            f"their numbers begin anew with each registration"
+        )
     if not (0 <= event.host <= SIZE_MAX and 0 <= event.pinned <= SIZE_MAX):
         return f"says {max(event.host, event.pinned)} bytes are on the host or pinned, which cannot be"
     return None

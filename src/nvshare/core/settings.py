@@ -43,6 +43,7 @@ class Settings:
     reserve_percent: int = 0  # part of each card kept free
     drain_deadline: float = 10.0  # seconds a client has to drain before it counts as stuck
     compute_window: float = 2.0
+    host_budget: int | None = None  # bytes that may be allocated beyond the cards, in host memory; None: any number
 
     def changed(
         self,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
-from nvshare.core.policy.multiprogramming import reason
-from nvshare.core.policy.quantum import quantum
+from nvshare.core.policy.multiprogramming import oversubscribed, reason
+from nvshare.core.policy.quantum import explain, quantum
+from nvshare.core.residency import can_ever_run
 from nvshare.core.state import Attachment, Client, GpuState, Group, Node, Standing
 
 VERSION = 1  # of this layout
+GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,16 @@ class SettingsView:
     switch_time: str
     quantum_s: float
     max_runtime_s: float
+
+
+@dataclass(frozen=True)
+class SwitchView:
+    """What handing the card on last took."""
+
+    bytes_out: int
+    bytes_in: int
+    seconds: float  # from the end of the turn before, its drain included
+    stall_s: float  # part of it in which nobody had the card
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,10 @@ class GpuView:
     policy: str  # "free" or "turns"
     quantum_s: float  # of a turn that would begin now
     reason: str
+    quantum_reason: str
+    stall_s: float  # moving average over the switches
+    last_switch: SwitchView | None
+    requested: int  # bytes of requests that wait for room on the card
 
 
 @dataclass(frozen=True)
@@ -51,7 +67,10 @@ class ClientGpuView:
     window: int
     swapped_out: int
     swapped_in: int
-    waiting_for: str | None  # who runs, drains or comes first on this card while the client waits
+    waiting_for: str | None  # in words: whose turn, or what must arrive
+    target: int  # bytes it may have on the card now, at most what it has allocated
+    moving: int  # bytes on their way to or from the card
+    requested: int  # bytes of its requests that wait for room on the card
 
 
 @dataclass(frozen=True)
@@ -117,7 +136,7 @@ def take(node: Node, now: float) -> Snapshot:
             settings.max_runtime,
         ),
         gpus=tuple(_gpu(node, gpu) for gpu in node.gpus.values()),
-        clients=tuple(_client(node, client) for client in node.clients.values()),
+        clients=tuple(_client(node, client, now) for client in node.clients.values()),
         groups=tuple(_group(group) for group in node.groups.values()),
         counters=CountersView(**asdict(node.counters)),
     )
@@ -138,10 +157,19 @@ def _gpu(node: Node, gpu: GpuState) -> GpuView:
         policy="turns" if gpu.turns and node.settings.anti_thrash else "free",
         quantum_s=quantum(node.settings, gpu.stall),
         reason=reason(node.settings, gpu),
+        quantum_reason=explain(node.settings, gpu.stall),
+        stall_s=gpu.stall,
+        last_switch=_switch(gpu),
+        requested=gpu.wanted,
     )
 
 
-def _client(node: Node, client: Client) -> ClientView:
+def _switch(gpu: GpuState) -> SwitchView | None:
+    last = gpu.last_switch
+    return None if last is None else SwitchView(last.out, last.into, last.seconds, last.stall)
+
+
+def _client(node: Node, client: Client, now: float) -> ClientView:
     group = client.group
     return ClientView(
         id=client.hex,
@@ -154,7 +182,7 @@ def _client(node: Node, client: Client) -> ClientView:
         mem_limit=group.mem_limit.effective,
         core_limit=group.core_percent,
         state=_state(node, client),
-        gpus=tuple(_client_gpu(place) for place in client.gpus.values()),
+        gpus=tuple(_client_gpu(place, now) for place in client.gpus.values()),
     )
 
 
@@ -168,7 +196,7 @@ def _state(node: Node, client: Client) -> str:
     return "waiting" if client.ticket else "idle"
 
 
-def _client_gpu(place: Attachment) -> ClientGpuView:
+def _client_gpu(place: Attachment, now: float) -> ClientGpuView:
     return ClientGpuView(
         uuid=place.gpu.uuid,
         allocated=place.allocated,
@@ -181,18 +209,43 @@ def _client_gpu(place: Attachment) -> ClientGpuView:
         window=place.window,
         swapped_out=place.swapped_out,
         swapped_in=place.swapped_in,
-        waiting_for=_waiting_for(place),
+        waiting_for=_waiting_for(place, now),
+        target=place.bound,
+        moving=0 if place.whole and not place.earlier else abs(place.resident - place.bound),
+        requested=place.wanted,
     )
 
 
-def _waiting_for(place: Attachment) -> str | None:
-    """The id of the client whose turn it is before this one's, on this card; None when nothing here holds it up."""
-    if not place.client.ticket or not place.gpu.turns:
+def _waiting_for(place: Attachment, now: float) -> str | None:
+    """What keeps a client that waits from this card, in words; None when nothing here does."""
+    gpu, client = place.gpu, place.client
+    if place.wanted:
+        return f"{_size(place.wanted)} it asked for to get room"
+    if not client.ticket:
         return None
-    gpu = place.gpu
-    for ahead in (*gpu.running.values(), *gpu.draining.values(), *gpu.queue.values()):
-        return None if ahead is place else ahead.client.hex
-    return None
+    if place.standing is Standing.DRAINING:
+        return "its own drain"
+    if not can_ever_run(client):
+        if oversubscribed(gpu) and not place.whole:
+            return "room beside memory that cannot be moved"
+        return None
+    for ahead in (*gpu.running.values(), *gpu.draining.values()) if gpu.turns else ():
+        return f"turn of {ahead.client.hex}{_at_most(ahead.client, now)}"
+    for ahead in gpu.queue.values() if gpu.turns else ():
+        if ahead is place:
+            break
+        if can_ever_run(ahead.client):
+            return f"turn of {ahead.client.hex}, which is next"
+    return None if place.whole else f"{_size(max(0, place.allocated - place.resident))} to arrive"
+
+
+def _at_most(client: Client, now: float) -> str:
+    end = client.turn_end if client.drain_by is None else client.drain_by
+    return "" if end is None else f", at most {max(0.0, end - now):.0f} s"
+
+
+def _size(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / (1 << 20):.0f} MiB"
 
 
 def _group(group: Group) -> GroupView:

@@ -1,11 +1,12 @@
 """What the scheduler knows: cards, clients, groups, and each client's place on each card.
 
-Plain data. Bytes change only in ``ledger.py``, standings and queues only in ``turns.py``, membership only in
-``scheduler.py``; all of them only inside ``Scheduler.handle``.
+Plain data. Bytes and targets change only in ``ledger.py``, standings and queues only in ``turns.py``, requests for
+memory that wait only in ``residency.py``, membership only in ``scheduler.py``; all of them only inside
+``Scheduler.handle``.
 
-Where later parts will live: a card's memory planner reads ``Attachment.need`` and ``resident`` and decides who is on
-the card; compute turns (enforcement of ``core_limit`` and ``priority``) bill ``Attachment.occupied`` against the
-group's quota per card, beside ``GpuState.running``, without touching the queue of memory turns.
+Where later parts will live: compute turns (enforcement of ``core_limit`` and ``priority``) bill
+``Attachment.occupied`` against the group's quota per card, beside ``GpuState.running``, without touching the queue of
+memory turns.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from dataclasses import dataclass, field
 from nvshare.core.commands import Command
 from nvshare.core.events import Event
 from nvshare.core.policy.precedence import Layers
-from nvshare.core.settings import Priority, Settings
+from nvshare.core.settings import SIZE_MAX, Priority, Settings
 
 STORY_LENGTH = 40  # events remembered for the message of a broken invariant
 CORE_LIMIT_DEFAULT = 100
+UNTOLD = SIZE_MAX  # the target of a client that was never given one: all that it is granted
 
 
 class Standing(enum.Enum):
@@ -43,7 +45,6 @@ class Attachment:
     exclusive: bool = False  # the terms last sent with that grant
     contended: bool = False
     quantum: float | None = None
-    need: int = 0  # bytes the client says must be resident for it to work
 
     granted: int = 0  # bytes, since registration
     released: int = 0  # bytes, since registration
@@ -52,12 +53,58 @@ class Attachment:
     host: int = 0
     pinned: int = 0
     context: int = 0
+    wanted: int = 0  # bytes of its requests that wait for an answer
+
+    target: int = UNTOLD  # bytes it may have on the card, as it was last told
+    number: int = 0  # of that target; 0: never told
+    applied: int = 0  # number of the target it says it keeps to
+    earlier: list[tuple[int, int]] = field(default_factory=list)  # older targets it may keep to: number, bytes
+    arrived: bool = True  # nothing of what its target allows is missing
+    held: int = 0  # the most it can have on the card, whatever is still on its way
 
     occupied: float = 0.0
     submissions: int = 0
     window: int = 0
     swapped_out: int = 0
     swapped_in: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """All it has allocated is on the card and may stay there."""
+        return self.arrived and self.target >= self.allocated
+
+    @property
+    def bound(self) -> int:
+        """What it may have on the card once it keeps to what it was last told."""
+        return min(self.target, self.allocated)
+
+
+@dataclass(frozen=True)
+class Room:
+    """How much of a card there is for memory that moves, and how much of it those who run or drain leave."""
+
+    whole: int
+    free: int
+    for_each: bool  # the whole would be enough for each client alone
+
+
+@dataclass(slots=True, eq=False)
+class HeldRequest:
+    """A request for memory that waits until others have made room."""
+
+    place: Attachment
+    number: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Switch:
+    """What handing a card from one client to another took."""
+
+    out: int  # bytes that left the card
+    into: int  # bytes that came
+    seconds: float  # from the end of the turn before, its drain included
+    stall: float  # seconds in which nobody had the card
 
 
 @dataclass(slots=True, eq=False)
@@ -77,12 +124,15 @@ class Client:
     asked: bool = False  # it waits because it asked; False: because it is stuck and must be brought back into turns
     parked: bool = False  # its waiting was logged
     seen: bool = False  # it was granted before
+    asked_at: float = 0.0  # when it began to wait
     start_by: float = 0.0  # while it waits: the latest moment its turn begins, by the bound the queue guarantees
     start_by_late: float = 0.0  # the scheduler's accumulated timer lateness when start_by was computed
 
     turn_start: float = 0.0
     turn_end: float | None = None  # None: until told
     drain_by: float | None = None  # while draining
+    turn: int = 0  # number of its latest turn, in the order in which turns began
+    left: int = 0  # number of the event that ended its latest turn; 0: it never had one
 
     @property
     def hex(self) -> str:
@@ -99,23 +149,33 @@ class GpuState:
     declared: int | None = None
     capacity: int = 0  # bytes all clients together may have allocated
     announced: int = 0  # the capacity clients were last told
-    tolerated: int = 0  # what was allocated when adoption or a shrinking card went beyond the capacity
+    tolerated: int = 0  # what was held when adoption or a shrinking card went beyond the capacity
 
     attachments: dict[int, Attachment] = field(default_factory=dict)
     running: dict[int, Attachment] = field(default_factory=dict)
     draining: dict[int, Attachment] = field(default_factory=dict)
     stuck: dict[int, Attachment] = field(default_factory=dict)
     queue: dict[int, Attachment] = field(default_factory=dict)
+    lacking: dict[int, Attachment] = field(default_factory=dict)  # those whose memory is not wholly on the card
+    pending: list[HeldRequest] = field(default_factory=list)  # by arrival
+    room: Room | None = None  # as computed last; None: something it depends on has changed
     turns: bool = False  # clients take turns here; False: they run freely side by side
 
     allocated: int = 0
     allocated_running: int = 0  # part of it that belongs to those running
     resident: int = 0
+    held: int = 0
+    wanted: int = 0
     host: int = 0
     contexts: int = 0
 
     stall: float = 0.0  # moving average of what a switch keeps the card from working, seconds
     last_holder: int = 0
+    vacant_since: float = 0.0  # while nobody runs or drains: since when
+    ended_at: float = 0.0  # when a turn was last told to end, or ended by itself
+    moved_out: int = 0  # bytes since the last switch
+    moved_in: int = 0
+    last_switch: Switch | None = None
 
 
 @dataclass(slots=True, eq=False)

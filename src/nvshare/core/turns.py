@@ -1,8 +1,10 @@
 """Turns on the cards: who holds a grant, who waits, who drains, and when a turn is over.
 
 Gang scheduling: a client's cards are granted all or none and dropped together, because work on one may wait for work
-on another. Clients wait in one order of arrival (their ticket) that every card's queue keeps, and a card whose first
-waiter is not ready on its other cards is kept for it; so no two clients wait for each other, and nobody is overtaken.
+on another. Clients wait in one order of arrival (their ticket) that every card's queue keeps, and room on a card is
+kept for a waiter that is not ready on its other cards; so no two clients wait for each other, and nobody is overtaken
+by one that stands in its way. A client runs only while all of its memory is on its cards: who may run is decided first
+(``chosen``), ``residency.py`` then brings its memory, and the grant follows when that has arrived.
 
 The public methods may leave cards to be looked at again; ``settle`` does that once per event, so that a release and the
 grant it makes possible are one answer.
@@ -11,14 +13,15 @@ grant it makes possible are one answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
+from itertools import islice
 
 from nvshare.core.commands import Drop, Grant, Level, Log, WakeAt
-from nvshare.core.policy.multiprogramming import MIB, card_share, free_share, reason, takes_turns, turn_share
+from nvshare.core.policy.multiprogramming import MIB, reason, room, share, takes_turns
 from nvshare.core.policy.quantum import longest_turn, quantum, smoothed
 from nvshare.core.policy.queue import fitting_set
+from nvshare.core.residency import Residency, can_ever_run
 from nvshare.core.settings import Mode
-from nvshare.core.state import Attachment, Client, GpuState, Node, Standing
+from nvshare.core.state import Attachment, Client, GpuState, Node, Standing, Switch
 from nvshare.core.timers import Alarms
 
 IDLE, RUNNING, DRAINING, STUCK = Standing.IDLE, Standing.RUNNING, Standing.DRAINING, Standing.STUCK
@@ -27,23 +30,27 @@ IDLE, RUNNING, DRAINING, STUCK = Standing.IDLE, Standing.RUNNING, Standing.DRAIN
 class Turns:
     def __init__(self, node: Node) -> None:
         self.node = node
+        self.memory = Residency(node)
         self.alarms = Alarms()
-        self.late = 0.0  # seconds by which alarms were answered too late, in all: no fault of the queue
+        self.late = 0.0  # seconds in which alarms were late or memory was on its way, in all: no fault of the queue
         self._last_grant = 0
         self._last_ticket = 0
         self._unsettled: dict[str, GpuState] = {}
         self._arrivals: list[Client] = []
+        self._awaited: dict[str, GpuState] = {}  # cards on which the next one waits for memory
+        self._settled_at = 0.0
+        self._unbound = False
+        self._events = 0
+        self._last_turn = 0
         self._wake: float | None = None
 
     # --- what clients do
 
-    def request(self, place: Attachment, need: int) -> None:
+    def request(self, place: Attachment) -> None:
         """The client has work. It is granted all of its cards now, or waits for all of them."""
         client = place.client
-        place.need = need
         if client.ticket:
             client.asked = True
-            self._unsettled[place.gpu.uuid] = place.gpu  # it may need less than before
             return
         held_before = place.standing is RUNNING
         if self._holds_some(client) and self._complete(client):
@@ -53,15 +60,13 @@ class Turns:
         self._drop(client)
         self._enqueue(client, asked=True)
 
-    def release(self, place: Attachment, number: int, stuck: bool, drain: float) -> None:
+    def release(self, place: Attachment, number: int, stuck: bool) -> None:
         """The client gave a grant back, or says that it cannot."""
-        client, gpu = place.client, place.gpu
+        client = place.client
         if number != place.grant or place.standing is IDLE:
             held = place.grant or "none"
             self._log(Level.DEBUG, f"Ignored LOCK_RELEASED of grant {number} by client {client.hex}: it holds {held}")
             return
-        if isfinite(drain) and (drain > 0.0 or place.standing is DRAINING):
-            gpu.stall = smoothed(gpu.stall, min(max(drain, 0.0), self.node.settings.max_runtime))
         if stuck:
             if place.standing is not STUCK:
                 self._strand(place)
@@ -83,6 +88,13 @@ class Turns:
             self._apply_policy([place.gpu])
         self.rebound()
 
+    def disown(self, place: Attachment, number: int) -> None:
+        """A client came back with a grant but without its memory: it cannot run, and must not believe that it can."""
+        client, deadline = place.client, self.node.settings.drain_deadline
+        self._last_grant = max(self._last_grant, number)
+        self.node.commands.append(Drop(client.id, place.gpu.uuid, number, deadline))
+        self._log(Level.INFO, f"Client {client.hex} has to ask again: its memory is not on GPU {place.gpu.uuid}")
+
     def attached(self, client: Client) -> None:
         """The client has further cards: they join its gang, wherever it stands."""
         if client.ticket:
@@ -98,6 +110,7 @@ class Turns:
         for place in client.gpus.values():
             if place.standing is not IDLE:
                 self._vacate(place)
+            self.memory.forget(place)
         self.alarms.set(client.id, None)
 
     # --- what operators do
@@ -107,13 +120,14 @@ class Turns:
         for client in self.node.clients.values():
             self.remove(client)
 
-    def reconsider(self, gpu: GpuState) -> None:
-        """Memory or capacity changed: does this card still run the way it should?"""
-        if takes_turns(self.node.settings, gpu) is not gpu.turns:
-            self._apply_policy([gpu])
-            self.rebound()
-        elif gpu.queue:
-            self._unsettled[gpu.uuid] = gpu  # the next may fit now
+    def reconsider(self, gpu: GpuState, foreseen: bool = False) -> None:
+        """Memory or capacity changed: does this card still run the way it should? ``foreseen``: the queue's guarantees
+        hold as before."""
+        open_questions = gpu.queue or gpu.lacking or gpu.pending or gpu.uuid in self._awaited
+        if open_questions or takes_turns(self.node.settings, gpu) is not gpu.turns:
+            self._look_again(gpu)
+            if gpu.queue and not foreseen:
+                self.rebound()
 
     def settings_changed(self) -> None:
         self._apply_policy(list(self.node.gpus.values()))
@@ -124,67 +138,124 @@ class Turns:
     def settle(self) -> None:
         """Grant what can be granted, end what is over, until nothing changes; then say when to look again."""
         now = self.node.now
-        due = self.alarms.next()
-        if due is not None and now > due:
-            self.late += now - due
+        self._account_for_delays(now)
         while True:
+            overdue = self.alarms.pop_due(now)
+            if overdue is not None:
+                self._alarm(self.node.clients[overdue])
+                continue
+            if not self._unsettled:
+                break
             touched: dict[str, GpuState] = {}
             while self._unsettled:
                 gpu = self._unsettled.pop(next(iter(self._unsettled)))
                 touched[gpu.uuid] = gpu
-                if gpu.queue:
-                    self._dispatch(gpu)
+                self._settle_card(gpu)
             for gpu in touched.values():
                 self._refresh_terms(gpu)
-            overdue = self.alarms.pop_due(now)
-            if overdue is not None:
-                self._alarm(self.node.clients[overdue])
-            elif not self._unsettled:
-                break
-        self._log_parked()
+        if self._unbound:
+            self._rebound()
+        if self._arrivals:
+            self._log_parked()
         self._set_wake()
+
+    def _account_for_delays(self, now: float) -> None:
+        due = self.alarms.next()
+        if self._awaited:
+            self.late += now - self._settled_at
+        elif due is not None and now > due:
+            self.late += now - due
+        self._settled_at = now
+        self._events += 1
 
     def timer_fired(self) -> None:
         """The shell's timer is spent, whatever it was set to."""
         self._wake = None
 
     def rebound(self) -> None:
-        """Something changed that no queue could foresee: compute anew by when each waiter's turn begins."""
+        """Something changed that no queue could foresee: its guarantees begin anew, with what is true in the end."""
+        self._unbound = True
+
+    def _rebound(self) -> None:
+        """Compute anew by when each waiter's turn begins."""
+        self._unbound = False
         waiting = [client for client in self.node.clients.values() if client.ticket]
         waiting.sort(key=lambda client: client.ticket)
         tails: dict[str, float] = {}
         for client in waiting:
             self._bound(client, tails)
 
-    def _dispatch(self, gpu: GpuState) -> None:
-        if not gpu.turns:
-            for place in list(gpu.queue.values()):
-                if self._ready(place.client):
-                    self._grant(place.client)
-            return
-        settings = self.node.settings
-        chosen = fitting_set(gpu.queue.values(), lambda place: turn_share(settings, place), free_share(settings, gpu))
-        for place in chosen:
-            if not self._ready(place.client):
-                break
-            self._grant(place.client)
+    def _settle_card(self, gpu: GpuState) -> None:
+        if gpu.pending:
+            self.memory.answer(gpu)
+        if takes_turns(self.node.settings, gpu) is not gpu.turns:
+            self._apply_policy([gpu])
+            self.rebound()
+        elif gpu.pending and gpu.turns:
+            self._drop_surplus(gpu)
+        if gpu.lacking or gpu.pending:
+            self.memory.move(gpu, self._waiters)
+        if gpu.queue:
+            self._dispatch(gpu)
 
-    def _ready(self, client: Client) -> bool:
-        """All or none: on every card the client has a place in the set that may run."""
-        return all(self._has_room(place) for place in client.gpus.values())
+    def _look_again(self, gpu: GpuState) -> None:
+        """What cannot leave this card may have changed, and so who can run, on all cards of those who wait here."""
+        self._unsettled[gpu.uuid] = gpu
+        for waiter in gpu.queue.values():
+            if len(waiter.client.gpus) > 1:
+                for place in waiter.client.gpus.values():
+                    self._unsettled[place.gpu.uuid] = place.gpu
+
+    def _dispatch(self, gpu: GpuState) -> None:
+        for place in self.chosen(gpu):
+            if self._ready(place.client, but=gpu):
+                self._grant(place.client)
+
+    def chosen(self, gpu: GpuState) -> list[Attachment]:
+        """The waiters whose turn it is: as many from the front of the queue as fit beside those who run, or are on
+        their way out. One that could not run now even with the card to itself does not hold the others up."""
+        if not gpu.turns:
+            return list(gpu.queue.values())
+        serial = self.node.settings.mode is Mode.SERIAL
+        if serial and (gpu.running or gpu.draining):
+            return []
+        waiting = (place for place in gpu.queue.values() if can_ever_run(place.client))
+        if serial:
+            return list(islice(waiting, 1))
+        here = room(gpu)
+        chosen = fitting_set(waiting, lambda place: 0 if place.standing is DRAINING else share(place, here), here.free)
+        stuck = next((index for index, place in enumerate(chosen) if place.standing is STUCK), 0)
+        return chosen[:stuck] if stuck else chosen  # who fits beside a stuck one runs before that one's next turn
+
+    def _waiters(self, gpu: GpuState) -> tuple[list[Attachment], list[Attachment]]:
+        """Those who wait and can run when others make room, and those who cannot; each in the order of arrival."""
+        able: list[Attachment] = []
+        unable: list[Attachment] = []
+        for place in gpu.queue.values():
+            (able if can_ever_run(place.client) else unable).append(place)
+        return able, unable
+
+    def _ready(self, client: Client, but: GpuState | None = None) -> bool:
+        """All or none: on every card the client has a place in the set that may run, and its memory. ``but``: the card
+        on which the place is certain."""
+        return all(
+            place.whole and place.standing is not DRAINING and (place.gpu is but or self._has_room(place))
+            for place in client.gpus.values()
+        )
 
     def _has_room(self, place: Attachment) -> bool:
+        """Its turn has come on this card, or it would if the client waited there alone."""
         if place.standing is DRAINING:
             return False
         gpu = place.gpu
         if not gpu.turns:
             return True
-        settings = self.node.settings
-        room = free_share(settings, gpu)
-        first = next(iter(gpu.queue.values()), place)
-        if first is place:
-            return turn_share(settings, place) <= room
-        return place in fitting_set(gpu.queue.values(), lambda one: turn_share(settings, one), room)
+        if gpu.queue:
+            return place in self.chosen(gpu)
+        if self.node.settings.mode is Mode.SERIAL:
+            return not (gpu.running or gpu.draining)
+        here = room(gpu)
+        return share(place, here) <= here.free
 
     def _holds_some(self, client: Client) -> bool:
         return any(place.standing is RUNNING for place in client.gpus.values())
@@ -192,7 +263,7 @@ class Turns:
     def _complete(self, client: Client) -> bool:
         """Give a client that holds some of its cards the others too, where nobody runs or waits."""
         missing = [place for place in client.gpus.values() if place.standing is not RUNNING]
-        if not all(map(self._has_room, missing)):
+        if not all(place.whole for place in client.gpus.values()) or not all(map(self._has_room, missing)):
             return False
         if missing:
             self._grant(client)
@@ -206,10 +277,11 @@ class Turns:
         self._enqueue(client, asked=False)
 
     def _refresh_terms(self, gpu: GpuState) -> None:
-        """Tell the holders when others begin or cease to wait; a turn that is over ends at once."""
+        """Tell the holders when others begin or cease to wait for their place; a turn that is over ends at once."""
+        self._note_awaited(gpu)
         if not gpu.turns:
             return
-        contended = bool(gpu.queue)
+        contended = self.is_contended(gpu)
         now = self.node.now
         for place in list(gpu.running.values()):
             if place.contended is contended or place.standing is not RUNNING:
@@ -221,6 +293,23 @@ class Turns:
             place.contended = contended
             self._send_terms(place)
             self._set_alarm(client)
+
+    def is_contended(self, gpu: GpuState) -> bool:
+        """Somebody waits who could run if a holder left."""
+        chosen = self.chosen(gpu)
+        return any(place not in chosen and can_ever_run(place.client) for place in gpu.queue.values())
+
+    def _note_awaited(self, gpu: GpuState) -> None:
+        """Does somebody here wait for memory rather than for a turn? That time is not the queue's to answer for."""
+        awaited = bool(gpu.pending)
+        if gpu.queue and (gpu.stuck or gpu.lacking):
+            awaited |= any(not place.whole for place in self.chosen(gpu))
+            if self._waiters(gpu)[1]:  # whom others overtake
+                awaited = self._unbound = True
+        if awaited:
+            self._awaited[gpu.uuid] = gpu
+        else:
+            self._awaited.pop(gpu.uuid, None)
 
     def _alarm(self, client: Client) -> None:
         if client.drain_by is None:
@@ -252,16 +341,34 @@ class Turns:
         gpu, client = place.gpu, place.client
         if place.standing is STUCK:
             del gpu.stuck[client.id]
+            self._look_again(gpu)
+            self.rebound()
         place.standing = RUNNING
+        gpu.room = None
         place.grant = number
+        vacant = not gpu.running and not gpu.draining
         gpu.running[client.id] = place
         gpu.allocated_running += place.allocated
-        counters = self.node.counters
-        counters.grants += 1
-        if gpu.turns and gpu.last_holder != client.id:
-            counters.switches += bool(gpu.last_holder)
-            gpu.last_holder = client.id
+        self.node.counters.grants += 1
+        if gpu.turns and gpu.last_holder not in (0, client.id):
+            self._book_switch(gpu, client, vacant)
+        gpu.last_holder = client.id
         self._unsettled[gpu.uuid] = gpu
+
+    def _book_switch(self, gpu: GpuState, client: Client, vacant: bool) -> None:
+        """The card passes to another client. What it stood still for counts from the moment that one wanted it."""
+        now = self.node.now
+        stall = max(0.0, now - max(gpu.vacant_since, client.asked_at)) if vacant else 0.0
+        took = max(stall, now - max(gpu.ended_at, client.asked_at))
+        gpu.last_switch = Switch(gpu.moved_out, gpu.moved_in, took, stall)
+        gpu.stall = smoothed(gpu.stall, min(stall, self.node.settings.max_runtime))
+        self.node.counters.switches += 1
+        self._log(
+            Level.INFO,
+            f"Switched GPU {gpu.uuid} from client {gpu.last_holder:016x} to client {client.hex}: "
+            f"{gpu.moved_out // MIB} MB out, {gpu.moved_in // MIB} MB in, {stall:.3f} s of stall",
+        )
+        gpu.moved_out = gpu.moved_in = 0
 
     def _begin_turn(self, client: Client, fresh: Sequence[Attachment] = (), anew: bool = True) -> None:
         """Set the terms of what the client holds: one quantum for all of its cards, counted from the turn's begin.
@@ -272,12 +379,14 @@ class Turns:
         length = max(lengths) if lengths else None
         if anew:
             client.turn_start = self.node.now
+            self._last_turn += 1
+            client.turn = self._last_turn
         client.turn_end = None if length is None else client.turn_start + length
         for place in held:
             before = (place.exclusive, place.contended, place.quantum)
             turns = place.gpu.turns
-            place.exclusive = turns and settings.mode is Mode.SERIAL
-            place.contended = turns and bool(place.gpu.queue)
+            place.exclusive = turns
+            place.contended = turns and self.is_contended(place.gpu)
             place.quantum = length if turns else None
             if place in fresh or (place.exclusive, place.contended, place.quantum) != before:
                 self._send_terms(place)
@@ -290,7 +399,9 @@ class Turns:
             if place.standing is RUNNING:
                 self._stop(place)
                 place.standing = DRAINING
+                place.gpu.room = None
                 place.gpu.draining[client.id] = place
+                client.left = self._events
                 client.drain_by = node.now + settings.drain_deadline
                 node.counters.drops += 1
                 node.commands.append(Drop(client.id, place.gpu.uuid, place.grant, settings.drain_deadline))
@@ -301,8 +412,11 @@ class Turns:
         client, gpu = place.client, place.gpu
         self._leave(place)
         place.standing = STUCK
+        gpu.room = None
         gpu.stuck[client.id] = place
         self._set_alarm(client)
+        self._look_again(gpu)
+        self.rebound()
         self._log(
             Level.WARN,
             f"Client {client.hex} is stuck: it did not drain within {self.node.settings.drain_deadline:g} s on GPU "
@@ -312,6 +426,7 @@ class Turns:
     def _vacate(self, place: Attachment) -> None:
         self._leave(place)
         place.standing = IDLE
+        place.gpu.room = None
         place.grant = 0
         self._set_alarm(place.client)
 
@@ -319,14 +434,20 @@ class Turns:
         gpu, client = place.gpu, place.client
         if place.standing is RUNNING:
             self._stop(place)
+            client.left = self._events
         elif place.standing is DRAINING:
             del gpu.draining[client.id]
         else:
             del gpu.stuck[client.id]
+            self._look_again(gpu)
+            self.rebound()
+        if not gpu.running and not gpu.draining:
+            gpu.vacant_since = self.node.now
         self._unsettled[gpu.uuid] = gpu
 
     def _stop(self, place: Attachment) -> None:
         gpu = place.gpu
+        gpu.ended_at = self.node.now
         del gpu.running[place.client.id]
         gpu.allocated_running -= place.allocated
         place.exclusive = place.contended = False
@@ -343,7 +464,7 @@ class Turns:
         self.alarms.set(client.id, client.drain_by if draining else client.turn_end if contended else None)
 
     def _apply_policy(self, gpus: Sequence[GpuState]) -> None:
-        """Make cards run as their policy says: in turns the first holders keep theirs, surplus ones are dropped."""
+        """Make cards run as their policy says."""
         settings = self.node.settings
         began = set()
         for gpu in gpus:
@@ -351,19 +472,31 @@ class Turns:
             took_turns, gpu.turns = gpu.turns, takes_turns(settings, gpu)
             if gpu.turns and not took_turns:
                 began.add(gpu.uuid)
+                gpu.moved_out = gpu.moved_in = 0
+            if gpu.turns is not took_turns:
+                self._log_regime(gpu)
         for gpu in gpus:
             if gpu.turns:
-                holders = list(gpu.running.values())
-                kept = fitting_set(holders, lambda place: turn_share(settings, place), card_share(settings, gpu))
-                for place in holders[len(kept) :]:
-                    self._drop(place.client)
+                self._drop_surplus(gpu)
         for client in {place.client.id: place.client for gpu in gpus for place in gpu.running.values()}.values():
             self._begin_turn(client, anew=not began.isdisjoint(client.gpus))
+
+    def _drop_surplus(self, gpu: GpuState) -> None:
+        """In turns the first holders that fit together keep theirs; one can always stay."""
+        holders = list(gpu.running.values())
+        if self.node.settings.mode is Mode.SERIAL:
+            kept = holders[:1]
+        else:
+            here = room(gpu)
+            kept = fitting_set(holders, lambda place: share(place, here), here.whole)
+        for place in holders[len(kept) :]:
+            self._drop(place.client)
 
     # --- the queue
 
     def _enqueue(self, client: Client, asked: bool) -> None:
-        if not any(place.gpu.turns or place.standing is DRAINING for place in client.gpus.values()):
+        client.asked_at = self.node.now
+        if not any(place.gpu.turns or place.standing is DRAINING or not place.whole for place in client.gpus.values()):
             self._grant(client)
             return
         self._last_ticket += 1
@@ -433,7 +566,7 @@ class Turns:
     def _log_grant(self, place: Attachment, others: int, level: Level) -> None:
         gpu, client = place.gpu, place.client
         own = place.allocated // MIB
-        if self.node.settings.mode is Mode.AUTO and len(gpu.running) > 1 and not gpu.turns:
+        if self.node.settings.mode is Mode.AUTO and len(gpu.running) > 1 and gpu.allocated_running <= gpu.capacity:
             self._log(
                 level,
                 f"Auto mode: memory fits ({others // MIB} + {own} <= {gpu.capacity // MIB} MB), allowing concurrent",
@@ -442,11 +575,18 @@ class Turns:
             level, f"Scheduled client {client.hex} (mem: {own} MB, total running: {gpu.allocated_running // MIB} MB)"
         )
 
+    def _log_regime(self, gpu: GpuState) -> None:
+        if gpu.attachments:
+            how = "take turns" if gpu.turns else "run side by side"
+            self._log(Level.INFO, f"Clients of GPU {gpu.uuid} {how}: {reason(self.node.settings, gpu)}")
+
     def _log_parked(self) -> None:
         for client in self._arrivals:
             if client.ticket and not client.parked:
                 client.parked = True
                 why = next((place.gpu for place in client.gpus.values() if place.gpu.turns), None)
-                text = reason(self.node.settings, why) if why is not None else "it is still draining"
+                drains = any(place.standing is DRAINING for place in client.gpus.values())
+                waits = "it is still draining" if drains else "its memory is on the way"
+                text = reason(self.node.settings, why) if why is not None else waits
                 self._log(Level.INFO, f"Client {client.hex} moved to wait queue ({text})")
         self._arrivals.clear()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nvshare.config import SchedulerConfig
+from nvshare.config import SchedulerConfig, host_memory_budget
 from nvshare.core.scheduler import Scheduler
 from nvshare.core.settings import Mode, Settings, SwitchTime
 from nvshare.daemon.connection import ClientConnection
@@ -47,6 +47,7 @@ def core_settings(config: SchedulerConfig) -> Settings:
         max_runtime=float(config.max_runtime),
         reserve_percent=config.reserve_percent,
         compute_window=config.compute_window,
+        host_budget=config.host_memory or host_memory_budget(),
     )
 
 

@@ -95,7 +95,9 @@ def _memory_requested(now: float, client: int, gpus: Sequence[str], message: wir
 
 def _memory_updated(now: float, client: int, gpus: Sequence[str], message: wire.MemUpdate) -> events.Event:
     gpu = _gpu(message.gpu, gpus)
-    return events.MemoryUpdated(now, client, gpu, message.released, message.resident, message.host, message.pinned)
+    return events.MemoryUpdated(
+        now, client, gpu, message.released, message.resident, message.host, message.pinned, message.applied
+    )
 
 
 def _usage_reported(now: float, client: int, gpus: Sequence[str], message: wire.Usage) -> events.Event:
@@ -139,6 +141,7 @@ _GPU_COMMANDS: dict[type[commands.Command], Callable[..., wire.Message]] = {
     commands.GrantMemory: lambda c, gpu: wire.MemAvailable(gpu, c.request, c.bytes),
     commands.HoldMemory: lambda c, gpu: wire.WaitForMem(gpu, c.request, c.bytes),
     commands.DenyMemory: lambda c, gpu: wire.MemDenied(gpu, c.request, c.bytes, c.limit, int(c.reason)),
+    commands.SetResidency: lambda c, gpu: wire.Residency(gpu, c.number, c.target),
     commands.SetLimit: lambda c, gpu: wire.UpdateLimit(gpu, c.mem_limit or 0, c.card),
 }
 _CLIENT_COMMANDS: dict[type[commands.Command], Callable[..., wire.Message]] = {

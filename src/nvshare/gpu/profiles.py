@@ -45,12 +45,30 @@ class Profile:
     """Copy from ordinary host memory to the card, bytes/s."""
     pageable_d2h: float
     """Copy from the card to ordinary host memory, bytes/s."""
+    prefetch_h2d: float
+    """Managed memory that a prefetch brings to the card, bytes/s."""
+    prefetch_d2h: float
+    """Managed memory that a prefetch brings to the host, bytes/s."""
     fault_bandwidth: float
-    """Managed memory that comes to the card by page faults, bytes/s."""
+    """Managed memory that comes to the card by page faults, or goes because others need the room, bytes/s."""
     timeslice_efficiency: float
     """Sum of the speeds of two or more busy contexts, as a share of one context's speed when alone."""
     launch_overhead: float
     """Time between two kernels, or before a copy, in which the engine is not in use, seconds."""
+    host_register_per_gib: float
+    """Time to page-lock ordinary host memory (``cuMemHostRegister``), seconds per GiB."""
+    host_alloc_per_gib: float
+    """Time to allocate page-locked host memory (``cuMemHostAlloc``), seconds per GiB."""
+    mem_create: float
+    """Time of a ``cuMemCreate``, seconds, whatever the size; likewise the next four."""
+    mem_map: float
+    """Time of a ``cuMemMap``, seconds."""
+    mem_set_access: float
+    """Time of a ``cuMemSetAccess``, seconds per mapping."""
+    mem_unmap: float
+    """Time of a ``cuMemUnmap``, seconds per mapping."""
+    mem_release: float
+    """Time of a ``cuMemRelease``, seconds."""
     compute_major: int
     """Compute capability, major."""
     compute_minor: int
@@ -66,7 +84,16 @@ class Profile:
         """The same card with links ``link`` times as fast and kernels that take ``kernel`` times as long."""
         if link <= 0 or kernel <= 0:
             raise ValueError(f"link={link:g} and kernel={kernel:g} must be greater than 0 (1 changes nothing)")
-        links = ("link_h2d", "link_d2h", "link_duplex", "pageable_h2d", "pageable_d2h", "fault_bandwidth")
+        links = (
+            "link_h2d",
+            "link_d2h",
+            "link_duplex",
+            "pageable_h2d",
+            "pageable_d2h",
+            "prefetch_h2d",
+            "prefetch_d2h",
+            "fault_bandwidth",
+        )
         return dataclasses.replace(
             self,
             **{field: getattr(self, field) * link for field in links},

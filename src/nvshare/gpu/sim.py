@@ -36,10 +36,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _STOP_GRACE = 5.0  # seconds that a scheduler has to stop when its node ends
 
 # The start of struct nvs_node in native/simcuda/node/node.h: magic, version, GPUs, where the parts are, speed.
-_HEADER = struct.Struct("=QII4I4Id")
+_HEADER = struct.Struct("=QII4I4I4Id")
 _MAGIC = 0x65726168736E7673
-_LAYOUT_VERSION = 1
-_COUNTERS = (
+_LAYOUT_VERSION = 2
+_TRAFFIC = (
     "launches",
     "graph_launches",
     "bytes_h2d",
@@ -47,11 +47,13 @@ _COUNTERS = (
     "bytes_d2d",
     "bytes_memset",
     "bytes_faulted",
-    "busy_ns",
-    "contexts_created",
+    "bytes_evicted",
 )
+_COUNTERS = (*_TRAFFIC, "busy_ns", "contexts_created")
 _COUNTERS_LAYOUT = struct.Struct(f"={len(_COUNTERS)}Q")
-_SLOT_LAYOUT = struct.Struct("=iIQQI")  # pid, gpu, start time, bytes, has a context
+# pid, gpu, start time, bytes, has a context, managed bytes on the card, managed bytes that leave it, pinned bytes
+_SLOT_LAYOUT = struct.Struct("=iIQQI4xQQQ")
+_ACCOUNT_LAYOUT = struct.Struct(f"=iIQ{len(_TRAFFIC)}Q")  # pid, gpu, start time, traffic
 
 
 class SimError(Exception):
@@ -64,6 +66,46 @@ class NodeNotFound(SimError):
 
 def _other_version(name: str) -> SimError:
     return SimError(f"simulated node {name} was made by another version; end it with: nvshare sim down {name}")
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """What one process has on one GPU."""
+
+    pid: int
+    gpu: int
+    start_time: int
+    bytes: int
+    has_context: bool
+    pinned: int
+    alive: bool
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the parts of a node's state are, as its header says."""
+
+    gpus: int
+    gpu_stride: int
+    used: int
+    counters: int
+    slots_offset: int
+    slot_stride: int
+    slot_count: int
+    accounts: int
+    account_stride: int
+    account_count: int
+
+    def slots(self, state: mmap.mmap) -> list[_Slot]:
+        found = []
+        for number in range(self.slot_count):
+            pid, gpu, started, size, has_context, managed, leaving, pinned = _SLOT_LAYOUT.unpack_from(
+                state, self.slots_offset + number * self.slot_stride
+            )
+            if pid != 0:
+                total, alive = size + managed + leaving, _start_time(pid) == started
+                found.append(_Slot(pid, gpu, started, total, bool(has_context), pinned, alive))
+        return found
 
 
 @dataclass(frozen=True)
@@ -98,21 +140,39 @@ class SimNode:
         state = self._map_state()
         if state is None:
             return [self._gpu(index, 0, (0,) * len(_COUNTERS), []) for index in range(len(self.uuids))]
-        header = _HEADER.unpack_from(state)
-        gpus_offset, gpu_stride, used_offset, counters_offset, slots_offset, slot_stride, slot_count, _ = header[3:11]
-        slots = [_SLOT_LAYOUT.unpack_from(state, slots_offset + i * slot_stride) for i in range(slot_count)]
+        layout = _Layout(*_HEADER.unpack_from(state)[3:13])
+        slots = layout.slots(state)
         result = []
         for index in range(len(self.uuids)):
-            base = gpus_offset + index * gpu_stride
-            owned = [slot for slot in slots if slot[1] == index and slot[0] != 0 and _start_time(slot[0]) == slot[2]]
-            lost = sum(slot[3] for slot in slots if slot[1] == index and slot[0] != 0 and slot not in owned)
-            (used,) = struct.unpack_from("=Q", state, base + used_offset)
-            counts = _COUNTERS_LAYOUT.unpack_from(state, base + counters_offset)
-            result.append(self._gpu(index, used - lost, counts, owned))
+            base = layout.gpus + index * layout.gpu_stride
+            on_gpu = [slot for slot in slots if slot.gpu == index]
+            lost = sum(slot.bytes for slot in on_gpu if not slot.alive)
+            (used,) = struct.unpack_from("=Q", state, base + layout.used)
+            counts = _COUNTERS_LAYOUT.unpack_from(state, base + layout.counters)
+            result.append(self._gpu(index, used - lost, counts, [slot for slot in on_gpu if slot.alive]))
         return result
 
-    def _gpu(self, index: int, used: int, counts: tuple[int, ...], slots: list[tuple[int, ...]]) -> dict[str, Any]:
-        contexts = [{"pid": pid, "bytes": size, "context": bool(has)} for pid, _, _, size, has in slots]
+    def process_counters(self) -> list[dict[int, dict[str, int]]]:
+        """Per GPU, by pid, also of processes that are gone: what it did, and ``pinned_bytes``, page-locked now."""
+        state = self._map_state()
+        result: list[dict[int, dict[str, int]]] = [{} for _ in self.uuids]
+        if state is None:
+            return result
+        layout = _Layout(*_HEADER.unpack_from(state)[3:13])
+        slots = layout.slots(state)
+        for number in range(layout.account_count):
+            pid, gpu, started, *traffic = _ACCOUNT_LAYOUT.unpack_from(
+                state, layout.accounts + number * layout.account_stride
+            )
+            if pid == 0 or (pid in result[gpu] and started != _start_time(pid)):
+                continue  # never used, or an older process of the same number
+            owned = [slot for slot in slots if (slot.pid, slot.gpu, slot.alive) == (pid, gpu, True)]
+            pinned = sum(slot.pinned for slot in owned if slot.start_time == started)
+            result[gpu][pid] = {**dict(zip(_TRAFFIC, traffic, strict=True)), "pinned_bytes": pinned}
+        return result
+
+    def _gpu(self, index: int, used: int, counts: tuple[int, ...], slots: list[_Slot]) -> dict[str, Any]:
+        contexts = [{"pid": slot.pid, "bytes": slot.bytes, "context": slot.has_context} for slot in slots]
         return {
             "uuid": self.uuids[index],
             "memory_used": used,

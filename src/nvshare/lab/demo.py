@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from nvshare import config
 from nvshare.lab.mission import BaselineFailed, Row, make_row
-from nvshare.lab.outcome import Backend, Progress, RunPlan, TaskPlan, ignore_progress
+from nvshare.lab.outcome import PLAIN, Backend, Progress, RunPlan, TaskPlan, ignore_progress
 from nvshare.lab.workloads.spec import WORKLOADS, Workload
 
 QUOTA = 1 << 30
@@ -31,7 +31,7 @@ class Scene:
 def calibrate(backend: Backend) -> float:
     """Adds per second of ``add-small``, alone and plain on this card."""
     workload = replace(WORKLOADS["add-small"], iterations=_CALIBRATION)
-    outcome = backend.run(RunPlan((TaskPlan("calibration", workload),), shared=False), ignore_progress)
+    outcome = backend.run(RunPlan((TaskPlan("calibration", workload),), PLAIN), ignore_progress)
     return outcome.tasks[0].its
 
 
@@ -86,7 +86,7 @@ def play(backend: Backend, scenes: list[Scene], started: Callable[[str], Progres
     plain: dict[Workload, float] = {}
     for number, scene in enumerate(scenes, start=1):
         if scene.solo not in plain:
-            alone = RunPlan((replace(scene.tasks[-1], name="plain"),), shared=False)
+            alone = RunPlan((replace(scene.tasks[-1], name="plain"),), PLAIN)
             outcome = backend.run(alone, started(f"{scene.solo.name} without nvshare, to compare"))
             if outcome.tasks[0].status != "PASS":
                 raise BaselineFailed(f"{scene.solo.name} fails without nvshare too: {'; '.join(outcome.messages)}")

@@ -67,6 +67,10 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemsetD32_v2": (_Pointer, _Unsigned, _Size),
     "cuMemcpyHtoD_v2": (_Pointer, ctypes.c_void_p, _Size),
     "cuMemcpyDtoH_v2": (ctypes.c_void_p, _Pointer, _Size),
+    "cuMemHostAlloc": (_Out, _Size, _Unsigned),
+    "cuMemFreeHost": (ctypes.c_void_p,),
+    "cuMemcpyHtoDAsync_v2": (_Pointer, ctypes.c_void_p, _Size, _Handle),
+    "cuMemcpyDtoHAsync_v2": (ctypes.c_void_p, _Pointer, _Size, _Handle),
     "cuEventCreate": (_Out, _Unsigned),
     "cuEventRecord": (_Handle, _Handle),
     "cuEventSynchronize": (_Handle,),
@@ -168,6 +172,13 @@ class Context:
 
     def free(self, pointer: int) -> None:
         self.driver.call("cuMemFree_v2", pointer)
+
+    def allocate_pinned(self, size: int) -> int:
+        """Host memory that the card copies to and from at the speed of the link; goes with the context."""
+        pointer = ctypes.c_void_p()
+        self.driver.call("cuMemHostAlloc", ctypes.byref(pointer), size, 0)
+        assert pointer.value is not None
+        return pointer.value
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes, as the driver tells this process."""

@@ -9,6 +9,7 @@ from statistics import fmean
 from nvshare.lab.mission import Row
 from nvshare.lab.outcome import TaskResult
 from nvshare.lab.report import seconds_text
+from nvshare.lab.survivor import FULL_SPEED
 
 
 def findings(rows: Sequence[Row]) -> list[str]:
@@ -20,6 +21,7 @@ def findings(rows: Sequence[Row]) -> list[str]:
         _fairness,
         _spread,
         _movement,
+        _survivors,
         _agreement,
         _failures,
     )
@@ -31,7 +33,7 @@ def _shared(rows: Sequence[Row]) -> list[Row]:
 
 
 def _together(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in _shared(rows) if row.tasks > row.gpus]
+    return [row for row in _shared(rows) if row.tasks > row.gpus and not row.has_survivor]
 
 
 def _finished(row: Row) -> list[TaskResult]:
@@ -108,14 +110,24 @@ def _movement(rows: Sequence[Row]) -> Iterator[str]:
     yield f"Memory: {verdict}; {switches} switches ({shared[0].source})."
 
 
+def _survivors(rows: Sequence[Row]) -> Iterator[str]:
+    for row in _shared(rows):
+        if not row.has_survivor:
+            continue
+        full = f"{100 * FULL_SPEED:.0f} % of its solo speed"
+        limit = "" if row.survivor_limit_s is None else f"; the link alone needs {row.survivor_limit_s:.2f} s"
+        after = "is never at" if row.survivor_s is None else f"after {row.survivor_s:.2f} s is at"
+        yield f"Survivor: {row.title}: the other {after} {full} again{limit} ({row.source})."
+
+
 def _agreement(rows: Sequence[Row]) -> Iterator[str]:
-    compared = [row for row in _shared(rows) if row.model_ratio]
+    compared = [row for row in _shared(rows) if row.model_ratio and not row.has_survivor]
     if compared:
         worst = max(compared, key=model_difference)
         percent = 100 * model_difference(worst)
         yield (
             f"Agreement: the ratios ({worst.source}) differ from the model's by at most {percent:.1f} % "
-            f"(test {worst.test}: {worst.ratio:.3f}, model {worst.model_ratio:.3f})."
+            f"(test {worst.name}: {worst.ratio:.3f}, model {worst.model_ratio:.3f})."
         )
 
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from nvshare import config
-from nvshare.client.spawn import is_running
+from nvshare.client.connection import Connection, SchedulerError
+from nvshare.client.spawn import IDLE_EXIT, is_running
 from nvshare.gpu import sim
 from nvshare.gpu.cards import NvmlCards
 from nvshare.gpu.profiles import Profile, parse_node
 from nvshare.lab.processes import Place
 
+_DECLARED_IDLE_EXIT = 5.0  # seconds: a scheduler with another idea of the cards must not outlive the measurement
+
 
 @contextlib.contextmanager
-def simulated(spec: str, speed: float, purpose: str, profile: Profile | None = None) -> Iterator[Place]:
+def simulated(
+    spec: str, speed: float, purpose: str, profile: Profile | None = None, card_memory: int | None = None
+) -> Iterator[Place]:
     """A fresh simulated node that nobody else uses; it and its scheduler are gone afterwards."""
     count, plain = parse_node(spec)
     node = sim.up(spec, speed=speed, name=f"{purpose}-{os.getpid()}", profile=profile)
@@ -28,17 +34,24 @@ def simulated(spec: str, speed: float, purpose: str, profile: Profile | None = N
             variables=node.env(),
             speed=speed,
             copied=lambda: _copied(node),
+            profile=node.profile,
+            card_memory=card_memory,
         )
     finally:
         sim.down(node.name)
 
 
-def _copied(node: sim.SimNode) -> int:
-    return sum(counters["bytes_h2d"] + counters["bytes_d2h"] for counters in node.counters())
+def _copied(node: sim.SimNode) -> tuple[int, int]:
+    counters = node.counters()
+    return sum(gpu["bytes_h2d"] for gpu in counters), sum(gpu["bytes_d2h"] for gpu in counters)
 
 
-def real() -> Place:
-    """The GPUs of this machine and the scheduler that is there or will be started; ``NoCards`` when there is none."""
+def real(card_memory: int | None = None) -> Place:
+    """The GPUs of this machine and the scheduler that is there or will be started; ``NoCards`` when there is none.
+
+    With ``card_memory`` the scheduler declares that much of each card: one that runs and declares something else is in
+    the way, which ``SchedulerError`` says.
+    """
     source = NvmlCards()
     try:
         cards = source.cards()
@@ -47,6 +60,8 @@ def real() -> Place:
     socket = config.find_socket()
     if socket == config.SYSTEM_SOCKET and not is_running(socket):
         socket = config.user_socket()
+    if card_memory is not None and is_running(socket):
+        _check_declared(socket, card_memory)
     names = sorted({card.name for card in cards})
     return Place(
         source="gpu",
@@ -54,4 +69,16 @@ def real() -> Place:
         uuids=tuple(card.uuid for card in cards),
         socket=socket,
         variables={},
+        card_memory=card_memory,
+        idle_exit=IDLE_EXIT if card_memory is None else _DECLARED_IDLE_EXIT,
     )
+
+
+def _check_declared(socket: Path, card_memory: int) -> None:
+    with Connection(socket) as connection:
+        status = connection.request("status")["status"]
+    if any(gpu["declared"] != card_memory for gpu in status["gpus"]):
+        raise SchedulerError(
+            f"the scheduler on {socket} does not declare {card_memory} bytes per card; stop it, and one that does is "
+            f"started, or start it with: nvshare-scheduler --card-memory {card_memory}"
+        )

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import signal
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nvshare import config, native
-from nvshare.client.connection import Connection
-from nvshare.client.spawn import ensure_scheduler
-from nvshare.lab.outcome import Outcome, Progress, RunPlan, TaskPlan, TaskResult, ignore_progress
+from nvshare.client.connection import Connection, SchedulerError
+from nvshare.client.spawn import IDLE_EXIT, ensure_scheduler
+from nvshare.gpu.profiles import Profile
+from nvshare.lab.outcome import (
+    Outcome,
+    Progress,
+    RunPlan,
+    TaskPlan,
+    TaskResult,
+    Timeline,
+    ignore_progress,
+)
+from nvshare.lab.switches import SwitchWatch
 from nvshare.lab.team import Member, Team
 
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -19,7 +31,8 @@ _PACKAGE_PARENT = Path(__file__).resolve().parents[2]  # so that children find t
 
 @dataclass(frozen=True)
 class Place:
-    """Where processes run. ``copied`` sums the driver's own counters of bytes copied either way, where it has any."""
+    """Where processes run. ``copied`` tells the driver's own counters of bytes copied to the cards and from them, where
+    it has any; ``profile`` what the cards can do, where that is known; ``card_memory`` what the scheduler declares."""
 
     source: str
     title: str
@@ -27,7 +40,15 @@ class Place:
     socket: Path
     variables: Mapping[str, str]
     speed: float = 1.0
-    copied: Callable[[], int] | None = None
+    copied: Callable[[], tuple[int, int]] | None = None
+    profile: Profile | None = None
+    card_memory: int | None = None
+    idle_exit: float = IDLE_EXIT
+
+    def plain_environment(self) -> dict[str, str]:
+        """Of a process on the first card, without nvshare."""
+        shown = {**self.variables, "CUDA_VISIBLE_DEVICES": self.uuids[0], "PYTHONPATH": str(_PACKAGE_PARENT)}
+        return config.child_environment(shown)
 
 
 class ProcessBackend:
@@ -37,31 +58,84 @@ class ProcessBackend:
         self.title = place.title
         self.gpus = len(place.uuids)
 
+    def room(self, tasks: int) -> int | None:
+        place = self._place
+        if place.card_memory is not None or place.profile is None:
+            return place.card_memory
+        return place.profile.memory_bytes - tasks * place.profile.context_bytes
+
     def run(self, plan: RunPlan, progress: Progress = ignore_progress) -> Outcome:
         """Carry the plan out. ``SchedulerError``, ``NativeMissing`` or ``TeamStalled`` when that is not possible."""
+        if not plan.shared:
+            return self._run(plan, progress)
         place = self._place
-        if plan.shared:
-            ensure_scheduler(place.socket, config.child_environment(place.variables))
+        ensure_scheduler(
+            place.socket,
+            config.child_environment(place.variables),
+            card_memory=place.card_memory,
+            idle_exit=place.idle_exit,
+        )
+        with self._set_as_planned(plan):
+            return self._run(plan, progress)
+
+    def _run(self, plan: RunPlan, progress: Progress) -> Outcome:
+        place = self._place
         status_before = self._status() if plan.shared else None
-        copied_before = place.copied() if place.copied else 0
+        copied_before = self._copied()
         with Team(plan.tasks, place.speed, lambda task: self._environment(task, plan.shared)) as team:
             team.await_ready()
-            team.go()
-            team.await_results(progress)
+            set_up = self._copied()
+            watch = SwitchWatch(self._status) if plan.shared else None
+            with watch or contextlib.nullcontext():
+                team.go()
+                team.await_results(progress)
             status = self._status() if plan.shared else None
-            copied = place.copied() - copied_before if place.copied else None
+            copied = self._copied()
             team.leave()
+        own = _own_copies(team.members)
         return Outcome(
             tasks=tuple(_result(member, status, place.uuids) for member in team.members),
-            swapped_bytes=_swapped(copied, team.members, status_before, status),
+            swapped_bytes=(
+                _increase("swapped_bytes", status_before, status)
+                if copied is None or copied_before is None
+                else sum(copied) - sum(copied_before) - own.into - own.out_of
+            ),
             switches=_increase("switches", status_before, status),
             messages=tuple(f"{member.plan.name}: {member.error}" for member in team.members if member.error),
+            timelines={member.plan.name: self._timeline(member, team.began) for member in team.members},
+            turns=watch.turns(copied, set_up, own.checked, place.speed) if watch is not None else None,
         )
+
+    def _copied(self) -> tuple[int, int] | None:
+        """To the cards and from them, so far."""
+        return self._place.copied() if self._place.copied else None
+
+    def _timeline(self, member: Member, began: float) -> Timeline:
+        speed = self._place.speed
+        marks = tuple(((at - began) * speed, done) for at, done in member.result.get("marks", ()))
+        return Timeline(marks, None if member.ended_at is None else (member.ended_at - began) * speed)
 
     def _status(self) -> dict[str, Any]:
         with Connection(self._place.socket) as connection:
             status: dict[str, Any] = connection.request("status")["status"]
             return status
+
+    @contextlib.contextmanager
+    def _set_as_planned(self, plan: RunPlan) -> Iterator[None]:
+        """The scheduler in the plan's mode and quantum, and afterwards as it was."""
+        before = self._status()["settings"]
+        wanted: dict[str, Any] = {"mode": plan.mode}
+        if plan.quantum is not None:
+            wanted["quantum"] = plan.quantum
+        with Connection(self._place.socket) as connection:
+            connection.request("set", **wanted)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(SchedulerError), Connection(self._place.socket) as connection:
+                connection.request(
+                    "set", mode=before["mode"], quantum=before["quantum_s"], switch_time=before["switch_time"]
+                )
 
     def _environment(self, task: TaskPlan, shared: bool) -> dict[str, str]:
         variables = {
@@ -84,14 +158,23 @@ def _increase(counter: str, before: dict[str, Any] | None, after: dict[str, Any]
     return int(after["counters"][counter]) - int(before["counters"][counter])
 
 
-def _swapped(
-    copied: int | None, members: list[Member], before: dict[str, Any] | None, after: dict[str, Any] | None
-) -> int:
-    """Bytes moved that no workload asked for: by the driver's counters, else by what the tasks told the scheduler."""
-    if copied is None:
-        return _increase("swapped_bytes", before, after)
-    own: int = sum(member.result.get(way, 0) for member in members for way in ("copied_h2d", "copied_d2h"))
-    return copied - own
+@dataclass(frozen=True)
+class _Copies:
+    """Bytes that the workloads copied themselves; ``checked`` of them after the loops, to look at the results."""
+
+    into: int
+    out_of: int
+
+    @property
+    def checked(self) -> tuple[int, int]:
+        return 0, self.out_of
+
+
+def _own_copies(members: list[Member]) -> _Copies:
+    def total(way: str) -> int:
+        return sum(int(member.result.get(way, 0)) for member in members)
+
+    return _Copies(total("copied_h2d"), total("copied_d2h"))
 
 
 def _result(member: Member, status: dict[str, Any] | None, uuids: tuple[str, ...]) -> TaskResult:
@@ -113,6 +196,8 @@ def _result(member: Member, status: dict[str, Any] | None, uuids: tuple[str, ...
 
 
 def _verdict(member: Member) -> str:
+    if member.plan.killed_at is not None and member.process.returncode == -signal.SIGKILL:
+        return "KILLED"
     if member.result.get("passed") and member.process.returncode == 0:
         return "PASS"
     return "OOM" if _OUT_OF_MEMORY in member.error else "FAIL"

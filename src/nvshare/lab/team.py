@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -35,6 +36,7 @@ class Member:
     error: str = ""  # once it has ended: what it wrote to standard error, less our own log lines
     ready: bool = False
     ended: bool = False
+    ended_at: float | None = None  # on the monotonic clock
     done: float = 0.0
     result: dict[str, Any] = field(default_factory=dict)
 
@@ -65,6 +67,7 @@ def command_line(task: TaskPlan, speed: float) -> list[str]:
         *("--seed", str(task.seed)),
         *("--time-scale", f"{speed:g}"),
         *("--barrier", "--progress", "--json"),
+        *(("--marks", str(task.marks)) if task.marks is not None else ()),
     ]
 
 
@@ -77,6 +80,7 @@ class Team:
         self._lines: queue.SimpleQueue[tuple[Member, str | None]] = queue.SimpleQueue()
         self._readers: list[threading.Thread] = []
         self.members: list[Member] = []
+        self.began = 0.0  # when the loops began, on the monotonic clock
         self._plans = tasks
         self._speed = speed
         self._environment = environment
@@ -101,11 +105,13 @@ class Team:
 
     def go(self) -> None:
         """Tell all that are ready to begin their loops."""
+        self.began = time.monotonic()
         for member in self.members:
             self._tell(member)
 
     def await_results(self, progress: Progress) -> None:
-        """Until each task has its result, or has ended without. They stay alive until told to leave."""
+        """Until each task has its result, or has ended without. They stay alive until told to leave, but those that
+        leave early or are killed on the way."""
         self._listen_until(lambda member: bool(member.result), progress)
 
     def leave(self) -> None:
@@ -137,6 +143,7 @@ class Team:
         assert member.process.stdout is not None
         for line in member.process.stdout:
             self._lines.put((member, line.rstrip("\n")))
+        member.ended_at = time.monotonic()
         self._lines.put((member, None))
 
     def _listen_until(self, satisfied: Callable[[Member], bool], progress: Progress | None = None) -> None:
@@ -146,8 +153,16 @@ class Team:
             except queue.Empty:
                 raise TeamStalled(f"no task said anything for {_SILENCE:g} s") from None
             member.take(line)
+            self._part_early(member)
             if progress is not None:
                 progress(sum(member.done for member in self.members) / len(self.members))
+
+    def _part_early(self, member: Member) -> None:
+        plan = member.plan
+        if plan.leaves and member.result and not member.ended:
+            self._tell(member)
+        if plan.killed_at is not None and member.done * plan.workload.iterations >= plan.killed_at:
+            member.process.kill()
 
     @staticmethod
     def _tell(member: Member) -> None:

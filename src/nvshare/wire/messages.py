@@ -46,6 +46,7 @@ class MessageType(enum.IntEnum):
     USAGE = 19
     CONTROL = 20
     CONTROL_REPLY = 21
+    RESIDENCY = 22
 
 
 class ReleaseReason(enum.IntEnum):
@@ -300,10 +301,19 @@ class MemUpdate(Message):
     resident: int
     host: int = 0
     pinned: int = 0  # part of resident that cannot be moved
+    applied: int = 0  # number of the last RESIDENCY that the client keeps to
     reserved: int = 0
 
     TYPE = MessageType.MEM_UPDATE
-    LAYOUT = (("gpu", "I"), ("reserved", "I"), ("released", "Q"), ("resident", "Q"), ("host", "Q"), ("pinned", "Q"))
+    LAYOUT = (
+        ("gpu", "I"),
+        ("reserved", "I"),
+        ("released", "Q"),
+        ("resident", "Q"),
+        ("host", "Q"),
+        ("pinned", "Q"),
+        ("applied", "Q"),
+    )
 
 
 @dataclass(frozen=True)
@@ -439,6 +449,23 @@ class Usage(Message):
 
 
 @dataclass(frozen=True)
+class Residency(Message):
+    """Scheduler to client: how many bytes you may have on this GPU from now on.
+
+    Below what is resident: move the rest to the host, a chunk at a time, reporting each with MEM_UPDATE. Above: bring
+    back what is missing. A client that holds a grant is never told less than it has allocated.
+    """
+
+    gpu: int
+    number: int  # 1, 2, 3 ... per client and GPU; MEM_UPDATE echoes it
+    target: int
+    reserved: int = 0
+
+    TYPE = MessageType.RESIDENCY
+    LAYOUT = (("gpu", "I"), ("reserved", "I"), ("number", "Q"), ("target", "Q"))
+
+
+@dataclass(frozen=True)
 class _Json(Message):
     body: bytes
 
@@ -490,5 +517,6 @@ BY_TYPE: dict[int, type[Message]] = {
         Usage,
         Control,
         ControlReply,
+        Residency,
     )
 }

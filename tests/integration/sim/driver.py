@@ -44,6 +44,31 @@ def access(device: int = 0, flags: int = 3) -> AccessDesc:
     return AccessDesc(Location(1, device), flags)
 
 
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = c_void_p
+_libc.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, ctypes.c_long]
+
+
+def map_memory(size: int, at: int | None = None, fd: int = -1) -> int:
+    """Memory of the host: private and anonymous, or (with a descriptor) shared with a file."""
+    flags = (0x10 if at else 0) | (0x1 if fd >= 0 else 0x22 | 0x4000)
+    pointer = _libc.mmap(at, size, 3, flags, fd, 0)
+    if pointer in (None, 2**64 - 1):
+        raise OSError(ctypes.get_errno(), "mmap")
+    return int(pointer)
+
+
+def unmap_memory(pointer: int, size: int) -> None:
+    if _libc.munmap(c_void_p(pointer), c_size_t(size)) != 0:
+        raise OSError(ctypes.get_errno(), "munmap")
+
+
+def resident() -> int:
+    """Bytes of memory that this process really has."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
 class Driver:
     """``Driver().cuMemFree_v2(p)`` calls and checks; ints are passed as 64-bit values."""
 
@@ -114,6 +139,37 @@ class Driver:
 
     def spin(self, seconds: float, stream: Any = None) -> None:
         self.launch("nvs_spin", int(seconds * 1e9), stream=stream)
+
+    def host_alloc(self, size: int) -> int:
+        """Page-locked memory of the driver."""
+        pointer = c_void_p()
+        self.cuMemHostAlloc(byref(pointer), size, c_uint(0))
+        return pointer.value or 0
+
+    def managed(self, size: int) -> int:
+        pointer = c_uint64()
+        self.cuMemAllocManaged(byref(pointer), size, c_uint(1))
+        return pointer.value
+
+    def create(self, size: int) -> int:
+        handle = c_uint64()
+        self.cuMemCreate(byref(handle), size, byref(on_device()), 0)
+        return handle.value
+
+    def reserve(self, size: int) -> int:
+        pointer = c_uint64()
+        self.cuMemAddressReserve(byref(pointer), size, 0, 0, 0)
+        return pointer.value
+
+    def map(self, pointer: int, size: int) -> None:
+        """New physical memory, mapped at a reserved address and open to the device."""
+        handle = self.create(size)
+        self.cuMemMap(pointer, size, 0, handle, 0)
+        self.cuMemSetAccess(pointer, size, byref(access()), 1)
+        self.cuMemRelease(handle)
+
+    def fill(self, pointer: int, word: int, size: int) -> None:
+        self.cuMemsetD32_v2(pointer, c_uint(word), size // 4)
 
     def stream(self, flags: int = 1) -> c_void_p:
         stream = c_void_p()

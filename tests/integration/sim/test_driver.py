@@ -173,8 +173,8 @@ def test_counters_outlive_their_processes(node: SimNode, run: Run) -> None:
     idle, used = node.counters()
     assert used | {"busy_ns": 0} == {
         "uuid": node.uuids[1], "memory_used": 0, "launches": 1, "graph_launches": 0, "bytes_h2d": 5 << 20,
-        "bytes_d2h": 3 << 20, "bytes_d2d": 2 << 20, "bytes_memset": 1 << 20, "bytes_faulted": 0, "busy_ns": 0,
-        "contexts_created": 1, "contexts": [],
+        "bytes_d2h": 3 << 20, "bytes_d2d": 2 << 20, "bytes_memset": 1 << 20, "bytes_faulted": 0,
+        "bytes_evicted": 0, "busy_ns": 0, "contexts_created": 1, "contexts": [],
     }  # fmt: skip
     assert 250_000_000 <= used["busy_ns"] < 252_000_000
     assert idle["contexts_created"] == 0

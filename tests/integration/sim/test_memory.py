@@ -252,7 +252,7 @@ def test_pinned_managed_and_pool_memory(node: SimNode, run: Run) -> None:
         assert d.memory()[0] == free, "managed memory starts on the host"
         ctypes.memset(managed.value, 0, 2 * M)
         ctypes.memmove(managed.value, struct.pack("<f", 4.0), 4)
-        d.add(managed.value, managed.value, managed.value, 8)
+        d.add(managed.value, managed.value, managed.value, 2 * M // 4)
         d.sync()
         assert ctypes.string_at(managed.value, 4) == struct.pack("<f", 8.0)
         assert free - d.memory()[0] == 2 * M, "and comes to the card when used"

@@ -52,6 +52,20 @@ class Task:
     def _times(self, text: str) -> list[float]:
         return [when for when, line in self.said if text in line]
 
+    def line(self, text: str, count: int = 1) -> str:
+        """Read standard output up to the count-th line with this text."""
+        assert self.process.stdout
+        for line in self.process.stdout:
+            count -= text in line
+            if count == 0:
+                return line
+        raise AssertionError((text, self.said))
+
+    def ignore_output(self) -> None:
+        """Read the rest of its output and forget it, so that it never waits for us."""
+        assert self.process.stdout
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+
     def tell(self, command: str) -> None:
         assert self.process.stdin
         self.process.stdin.write(command + "\n")
@@ -150,9 +164,9 @@ class Node:
         with Connection(self.sim.socket) as connection:
             connection.request("set", **settings)
 
-    def await_status(self, satisfied: Any) -> dict[str, Any]:
+    def await_status(self, satisfied: Any, patience: float = PATIENCE) -> dict[str, Any]:
         """Ask until the status is as wanted."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience
         while True:
             with contextlib.suppress(SchedulerError):
                 status = self.status()

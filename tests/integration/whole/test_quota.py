@@ -72,20 +72,6 @@ def test_quota_of_one_task_is_not_its_neighbours(node: Node) -> None:
     assert free.ask("alloc 4000") == {"did": "alloc"}
 
 
-def test_cards_memory_is_shared_out_only_once(node: Node) -> None:
-    # GIVEN a neighbour that holds most of a card of 14.6 GiB
-    first, second = node.holder(), node.holder()
-    first.ask("alloc 9000")
-    # WHEN a second task asks for more than is left
-    # THEN it gets the out-of-memory error; what fits, it gets
-    assert second.ask("alloc 6000") == OUT_OF_MEMORY
-    assert second.ask("alloc 2000") == {"did": "alloc"}
-    # AND when the neighbour dies, its share is free at once
-    first.kill()
-    node.await_status(lambda status: len(status["clients"]) == 1)
-    assert second.ask("alloc 6000") == {"did": "alloc"}
-
-
 def test_status_shows_what_is_allocated_and_where(node: Node) -> None:
     task = node.holder()
     task.ask("alloc 512")

@@ -125,3 +125,14 @@ def test_our_library_is_preloaded_after_what_is_there_and_once(present, expected
 def test_log_lines_have_the_known_form(level, name):
     record = logging.LogRecord("nvshare", level, "", 0, "Sent %s", ("LOCK_OK",), None)
     assert config.LogFormatter().format(record) == f"[NVSHARE][{name}]: Sent LOCK_OK"
+
+
+def test_host_memory_is_a_share_of_the_machine_unless_set(tmp_path):
+    # GIVEN a machine of 1000 kB
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:           1000 kB\nMemFree: 1 kB\n")
+    # THEN swapped-out memory may take 80 % of it, or what the environment says, or anything where nothing is known
+    assert config.host_memory_budget(meminfo) == 1000 * 1024 * 8 // 10
+    assert config.host_memory_budget(tmp_path / "missing") is None
+    environment = config.Environment({"NVSHARE_HOST_MEMORY": "64GiB"})
+    assert config.scheduler_config(environment).host_memory == 64 << 30

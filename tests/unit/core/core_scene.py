@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.scheduler import Scheduler
 from nvshare.core.settings import Mode, Priority, Settings, SwitchTime
+from nvshare.core.state import UNTOLD
 
 MIB = 1 << 20
 GIB = 1 << 30
 A, B = "GPU-a", "GPU-b"
+CARD = 16 * GIB
 
 C = TypeVar("C", bound=c.Command)
+
+
+@dataclass
+class Memory:
+    """What a client that can move its memory has on one card."""
+
+    allocated: int = 0
+    released: int = 0
+    resident: int = 0
+    target: int = UNTOLD
+    number: int = 0
+    went_out: int = 0
+    came_in: int = 0
+
+    def tell(self, command: c.Command) -> None:
+        if isinstance(command, c.SetResidency):
+            self.target, self.number = command.target, command.number
+        elif isinstance(command, c.GrantMemory):
+            self.allocated += command.bytes
+            if self.resident + command.bytes <= self.target:
+                self.resident += command.bytes
+
+    def move(self, chunk: int) -> int:
+        """Towards the target, by a chunk at most; the bytes that moved."""
+        if self.resident > self.target:
+            moved = -min(chunk, self.resident - self.target)
+            self.went_out -= moved
+        else:
+            moved = min(chunk, min(self.target, self.allocated) - self.resident)
+            self.came_in += moved
+        self.resident += moved
+        return moved
 
 
 class Scene:
@@ -27,17 +63,22 @@ class Scene:
         quantum: float = 30.0,
         anti_thrash: bool = True,
         reserve_percent: int = 0,
+        switch_time: SwitchTime = SwitchTime.FIXED,
+        host_budget: int | None = None,
     ) -> None:
         self.now = 0.0
         self.scheduler = Scheduler(
             Settings(
                 mode=mode,
-                switch_time=SwitchTime.FIXED,
+                switch_time=switch_time,
                 quantum=quantum,
                 anti_thrash=anti_thrash,
                 reserve_percent=reserve_percent,
+                host_budget=host_budget,
             )
         )
+        self.memory: dict[tuple[int, str], Memory] = {}  # of those that can move it
+        self.most_resident: dict[str, int] = dict.fromkeys(gpus, 0)
         self.grants: dict[tuple[int, str], int] = {}
         self.wake: float | None = None
         self.requests = 0
@@ -52,7 +93,16 @@ class Scene:
                 self.grants[command.client, command.gpu] = command.grant
             elif isinstance(command, c.WakeAt):
                 self.wake = command.at
+            elif isinstance(command, (c.SetResidency, c.GrantMemory)):
+                place = self.memory.get((command.client, command.gpu))
+                if place is not None:
+                    place.tell(command)
+                    self._note_residents(command.gpu)
         return answer
+
+    def _note_residents(self, gpu: str) -> None:
+        now = sum(place.resident for (_, uuid), place in self.memory.items() if uuid == gpu)
+        self.most_resident[gpu] = max(self.most_resident[gpu], now)
 
     def register(
         self,
@@ -63,8 +113,12 @@ class Scene:
         core_limit: int | None = None,
         priority: Priority = Priority.NORMAL,
         pod: str = "",
+        can_swap: bool = False,
     ) -> list[c.Command]:
         held = tuple(e.HeldGpu(gpu) if isinstance(gpu, str) else gpu for gpu in gpus or (A,))
+        for gpu in held if can_swap else ():
+            told = gpu.resident if gpu.resident < gpu.allocated else UNTOLD
+            self.memory[client, gpu.gpu] = Memory(gpu.allocated, 0, gpu.resident, told)
         return self.send(
             e.ClientRegistered(
                 self.now,
@@ -78,13 +132,63 @@ class Scene:
                 mem_limit=mem_limit,
                 core_limit=core_limit,
                 priority=priority,
+                can_swap=can_swap,
             )
         )
+
+    def mover(self, client: int, *sizes: int, gpus: tuple[str, ...] = (A,), works: bool = False) -> list[c.Command]:
+        """A client that can move its memory, with so much of it on each of its cards; the last answer."""
+        answer = self.register(client, *gpus, can_swap=True)
+        for gpu, size in zip(gpus, sizes, strict=True):
+            self.allocate(client, size, gpu)
+        return self.request(client, gpus[0]) if works else answer
+
+    def tell_memory(self, client: int, gpu: str = A) -> list[c.Command]:
+        """The client confirms its target and says what it has."""
+        place = self.memory[client, gpu]
+        host = place.allocated - place.resident
+        return self.send(
+            e.MemoryUpdated(self.now, client, gpu, place.released, place.resident, host, applied=place.number)
+        )
+
+    def free(self, client: int, size: int, gpu: str = A) -> list[c.Command]:
+        """Gives memory back that is on the card."""
+        place = self.memory[client, gpu]
+        place.allocated -= size
+        place.released += size
+        place.resident = min(place.resident, place.allocated)
+        return self.tell_memory(client, gpu)
+
+    def move(self, client: int, chunk: int = GIB // 4, gpu: str = A) -> list[c.Command]:
+        """One chunk towards what the client was told."""
+        self.memory[client, gpu].move(chunk)
+        self._note_residents(gpu)
+        return self.tell_memory(client, gpu)
+
+    def move_all(self, chunk: int = GIB // 4) -> list[c.Command]:
+        """Everybody moves chunk by chunk, in turn, until all have what they may; the answers, in order."""
+        answers = []
+        for client, gpu in self._movers():
+            answers += self.tell_memory(client, gpu)
+        busy = True
+        while busy:
+            busy = False
+            for client, gpu in self._movers():
+                place = self.memory[client, gpu]
+                if place.resident != min(place.target, place.allocated):
+                    busy = True
+                    answers += self.move(client, chunk, gpu)
+        return answers
+
+    def _movers(self) -> Iterator[tuple[int, str]]:
+        alive = {view.id for view in self.scheduler.snapshot(self.now).clients}
+        return iter([key for key in self.memory if f"{key[0]:016x}" in alive])
 
     def attach(self, client: int, *gpus: str) -> list[c.Command]:
         return self.send(e.GpuAttached(self.now, client, tuple(e.HeldGpu(gpu) for gpu in gpus)))
 
     def gone(self, client: int) -> list[c.Command]:
+        self.memory = {key: place for key, place in self.memory.items() if key[0] != client}
         return self.send(e.ClientGone(self.now, client))
 
     def request(self, client: int, gpu: str = A, need: int = 0) -> list[c.Command]:
@@ -99,7 +203,11 @@ class Scene:
     def allocate(self, client: int, size: int, gpu: str = A) -> c.Command:
         self.requests += 1
         answer = self.send(e.MemoryRequested(self.now, client, gpu, self.requests, size))
-        return only(answer, (c.GrantMemory, c.DenyMemory))[0]
+        return next(
+            command
+            for command in only(answer, (c.GrantMemory, c.DenyMemory, c.HoldMemory))
+            if command.request == self.requests
+        )
 
     def report(self, client: int, released: int, resident: int = 0, host: int = 0, gpu: str = A) -> list[c.Command]:
         return self.send(e.MemoryUpdated(self.now, client, gpu, released, resident, host))
@@ -126,8 +234,22 @@ class Scene:
         clients = self.scheduler.snapshot(self.now).clients
         return next(view.state for view in clients if view.id == f"{client:016x}")
 
+    def waiting_for(self, client: int, gpu: str = A) -> str | None:
+        clients = self.scheduler.snapshot(self.now).clients
+        view = next(view for view in clients if view.id == f"{client:016x}")
+        return next(place.waiting_for for place in view.gpus if place.uuid == gpu)
+
     def gpu(self, uuid: str = A) -> dict[str, object]:
         return next(view for view in self.scheduler.snapshot(self.now).to_dict()["gpus"] if view["uuid"] == uuid)
+
+
+def pair(first: int = 12 * GIB, second: int = 12 * GIB, mode: Mode = Mode.AUTO) -> Scene:
+    """Two that do not fit together: 1 runs, 2 waits."""
+    scene = Scene(mode, declared=CARD)
+    scene.mover(1, first, works=True)
+    scene.mover(2, second, works=True)
+    scene.move_all()
+    return scene
 
 
 def only(answer: list[c.Command], kind: type[C] | tuple[type[C], ...]) -> list[C]:
@@ -140,6 +262,11 @@ def granted(answer: list[c.Command]) -> list[tuple[int, str]]:
 
 def dropped(answer: list[c.Command]) -> list[tuple[int, str]]:
     return [(drop.client, drop.gpu) for drop in only(answer, c.Drop)]
+
+
+def told(answer: list[c.Command]) -> dict[int, int]:
+    """The last target that each client was told."""
+    return {command.client: command.target for command in only(answer, c.SetResidency)}
 
 
 def said(answer: list[c.Command], level: c.Level | None = None) -> list[str]:

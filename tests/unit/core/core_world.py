@@ -1,5 +1,8 @@
 """A small world around the scheduler core, for random sequences: clients good and bad, an operator, a clock, restarts.
 
+Most clients can move their memory. They hear of targets and grants of memory in order but late, keep to them chunk by
+chunk at any later time, and may die at each of these points.
+
 The world knows only what was said between the scheduler and its clients, and keeps books of its own from that. After
 every event it checks the answer against those books and has the scheduler validate its invariants. A sequence is a list
 of steps, four small numbers each, so that any source of numbers drives it and a failing one can be shortened.
@@ -10,13 +13,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
+from itertools import chain
+
+from core_programs import Held, Program
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.invariants import InvariantBroken
 from nvshare.core.scheduler import Scheduler
 from nvshare.core.settings import SIZE_MAX, DenyReason, Mode, Priority, Settings, SwitchTime
+from nvshare.core.state import UNTOLD
 
 Step = tuple[int, int, int, int]
 
@@ -27,39 +34,20 @@ CLIENTS = 7
 GROUPS = ("pod:one", "run:two", "process:3")
 PAUSES = (0.0, 0.0, 0.001, 0.1, 1.0, 2.5, 9.0, 11.0, 31.0, 400.0)
 SIZES = (0, 1, MIB, 100 * MIB, 250 * MIB, 400 * MIB, 800 * MIB, 2000 * MIB, SIZE_MAX + 1)
+CHUNKS = (MIB, 33 * MIB, 128 * MIB, 400 * MIB, SIZE_MAX)
+HOST_BUDGET = 1500 * MIB
 LIMITS = (None, 1, 200 * MIB, 500 * MIB, 900 * MIB, 0, SIZE_MAX + 1)
 STEP_RANGE = 1 << 16
-
-
-@dataclass
-class Held:
-    """What a client believes it has on one card."""
-
-    allocated: int = 0
-    released: int = 0
-    grant: int = 0
-    exclusive: bool = False
-    dropped: bool = False
-    drain_by: float = 0.0
-
-
-@dataclass
-class Program:
-    """One client as it sees itself."""
-
-    id: int
-    group: str
-    gpus: dict[str, Held] = field(default_factory=dict)
-    waits: bool = False
 
 
 class World:
     def __init__(self) -> None:
         self.now = 0.0
+        self.actions = ACTIONS
         self.settings = Settings(mode=Mode.AUTO)
         self.programs: dict[int, Program] = {}
         self.wake: float | None = None
-        self.displaced = False  # some client ever said that memory is on the host
+        self.open: dict[tuple[int, int], tuple[str, int]] = {}  # requests for memory without an answer
         self.contexts: dict[tuple[int, str], int] = {}
         self.next_request = 0
         self.story: deque[tuple[e.Event, list[c.Command]]] = deque(maxlen=20)
@@ -69,7 +57,11 @@ class World:
 
     def run(self, steps: Sequence[Step]) -> None:
         try:
-            if len(steps) % 2:
+            self.actions = BUSY_MEMORY if len(steps) % 2 else ACTIONS
+            if len(steps) % 5 == 0:
+                self.settings = replace(self.settings, host_budget=HOST_BUDGET)
+                self._boot()
+            if len(steps) % 3 == 0:
                 self._change(e.SettingsChanged(self.now, mode=Mode.SERIAL))
             for step in steps:
                 self.step(*step)
@@ -82,7 +74,7 @@ class World:
 
     def step(self, action: int, a: int, b: int, d: int) -> None:
         self.advance(PAUSES[d % len(PAUSES)])
-        ACTIONS[action % len(ACTIONS)](self, a, b, d)
+        self.actions[action % len(self.actions)](self, a, b, d)
 
     def advance(self, seconds: float) -> None:
         """Time passes; timers fire when they are due."""
@@ -100,11 +92,14 @@ class World:
         """From here on all behave: every waiter is served in bounded time, and when all have gone nothing is left."""
         for _ in range(2 * CLIENTS * CLIENTS + 10):
             self._answer_drops()
-            if not any(program.waits for program in self.programs.values()):
+            self._move_all()
+            if not any(program.waits for program in self.programs.values()) and not self.open:
                 break
             self.advance(self.settings.max_runtime + self.settings.drain_deadline + 1.0)
-        waiting = [program.id for program in self.programs.values() if program.waits]
+        waiting = [program.id for program in self.programs.values() if program.waits and self._can_run(program)]
         assert not waiting, f"never granted: {waiting}"
+        assert not self.open, f"never answered: {self.open}"
+        self._check_survivor()
         for client in list(self.programs):
             self.send(e.ClientGone(self.now, client))
         status = self.scheduler.snapshot(self.now).to_dict()
@@ -115,17 +110,89 @@ class World:
         assert all(not group["clients"] and not group["allocated"] for group in status["groups"])
         assert self.wake is None
 
+    def _check_survivor(self) -> None:
+        """When its neighbours go, all of the last one's memory comes back."""
+        movers = [program for program in self.programs.values() if program.can_swap]
+        if not movers:
+            return
+        for program in list(self.programs.values()):
+            if program is not movers[0]:
+                self.send(e.ClientGone(self.now, program.id))
+        self._move_all()
+        for uuid, held in movers[0].gpus.items():
+            assert held.resident == held.allocated, f"{movers[0].id} has {held.resident} of {held.allocated} on {uuid}"
+
+    def _can_run(self, program: Program) -> bool:
+        """Nothing that cannot be moved keeps it from its cards for ever."""
+        for uuid, held in program.gpus.items():
+            others = [other for other in self.programs.values() if uuid in other.gpus]
+            largest = max((other.gpus[uuid].promised for other in others if other.can_swap), default=0)
+            fixed = sum(other.unmovable(uuid) for other in others)
+            own = held.promised - program.unmovable(uuid)
+            if own > max(0, max(self._capacity(uuid), largest) - fixed) and self._tight(uuid):
+                return False
+        return True
+
+    def _move_all(self) -> None:
+        for _ in range(1000):
+            moved = False
+            for program in list(self.programs.values()):
+                for uuid, held in program.gpus.items():
+                    before = (held.resident, held.applied, len(held.inbox))
+                    while held.inbox:
+                        held.read()
+                    if program.can_swap:
+                        held.move(SIZE_MAX)
+                    if (held.resident, held.applied, len(held.inbox)) != before:
+                        moved = True
+                        self._report(program, uuid)
+            if not moved:
+                return
+        raise AssertionError("memory moves for ever")
+
     def send(self, event: e.Event) -> list[c.Command]:
         """One event through the door; the answer is checked against the world's own books."""
         if isinstance(event, e.ClientGone):
             self._forget(event.client)
+        before = {uuid: self._on_card(uuid) for uuid in UUIDS}
+        tight = {uuid for uuid in UUIDS if self._tight(uuid)}
         answer = self.scheduler.handle(event)
         self.story.append((event, answer))
         for command in answer:
             self._obey(command)
-        self._check_exclusive()
+        for command in answer:
+            if isinstance(command, c.Drop) and self.settings.mode is not Mode.SERIAL:
+                self._check_drop(command, tight)
+        for uuid in UUIDS:
+            self._check_card(uuid, before[uuid])
+        if self.settings.mode is Mode.SERIAL:
+            self._check_alone()
         self.scheduler.validate()
         return answer
+
+    def _tight(self, uuid: str) -> bool:
+        """Not all that clients have and want fits onto the card."""
+        promised = sum(program.gpus[uuid].promised for program in self.programs.values() if uuid in program.gpus)
+        return promised + sum(size for gpu, size in self.open.values() if gpu == uuid) > self._capacity(uuid)
+
+    def _on_card(self, uuid: str) -> int:
+        held = (program.gpus[uuid] for program in self.programs.values() if uuid in program.gpus)
+        return sum(place.most() for place in held)
+
+    def _check_card(self, uuid: str, before: int) -> None:
+        """What clients may have on a card fits; where too much was brought, the scheduler adds nothing to it."""
+        largest = max(
+            (program.gpus[uuid].promised for program in self.programs.values() if uuid in program.gpus), default=0
+        )
+        now = self._on_card(uuid)
+        assert now <= max(self._capacity(uuid), largest, before), f"{now} bytes on {uuid}, {before} before"
+
+    def _check_drop(self, command: c.Drop, tight: set[str]) -> None:
+        program = self.programs.get(command.client)
+        if program is None:
+            return
+        reasons = any(uuid in tight or self._tight(uuid) or held.told for uuid, held in program.gpus.items())
+        assert reasons, "dropped although everything fits"
 
     def _boot(self) -> None:
         self.scheduler = Scheduler(self.settings)
@@ -142,9 +209,11 @@ class World:
             held = self.programs[command.client].gpus[command.gpu]
             assert held.grant == command.grant, "dropped what it does not hold"
             assert not held.dropped, "dropped twice"
-            assert self.settings.mode is Mode.SERIAL or self.displaced, "dropped although everything fits"
-            held.dropped = True
-            held.drain_by = self.now + command.deadline
+            if self.numbers.get(command.grant) != (command.client, command.gpu):
+                held.grant = 0  # it claimed a turn without having its memory
+            else:
+                held.dropped = True
+                held.drain_by = self.now + command.deadline
         elif isinstance(command, c.Expel):
             self._forget(command.client)
         elif isinstance(command, c.SchedOff) or (isinstance(command, c.SchedOn) and not self._registering()):
@@ -154,8 +223,28 @@ class World:
                 held.grant, held.exclusive, held.dropped = 0, False, False
         elif isinstance(command, c.WakeAt):
             self.wake = command.at
-        elif isinstance(command, (c.SetLimit, c.SetCoreLimit, c.GrantMemory, c.DenyMemory)):
+        elif isinstance(command, (c.SetLimit, c.SetCoreLimit)):
             assert command.client in self.programs, "spoke to a client that is gone"
+        elif isinstance(command, (c.GrantMemory, c.DenyMemory, c.HoldMemory, c.SetResidency)):
+            self._obey_memory(command)
+
+    def _obey_memory(self, command: c.GrantMemory | c.DenyMemory | c.HoldMemory | c.SetResidency) -> None:
+        program = self.programs[command.client]
+        held = program.gpus[command.gpu]
+        if isinstance(command, c.SetResidency):
+            assert program.can_swap, "told one that cannot move its memory"
+            assert not held.grant or command.target >= min(held.promised, held.told_last()), "lowered under its work"
+            held.told = True
+            held.inbox.append(command)
+        else:
+            asked = self.open[command.client, command.request]
+            assert asked == (command.gpu, command.bytes), "answered something else"
+            if not isinstance(command, c.HoldMemory):
+                del self.open[command.client, command.request]
+            if isinstance(command, c.GrantMemory):
+                held.inbox.append(command)
+                if not program.can_swap:
+                    held.read()
 
     def _obey_grant(self, command: c.Grant) -> None:
         program = self.programs[command.client]
@@ -163,7 +252,10 @@ class World:
         owner = (command.client, command.gpu)
         if command.grant != held.grant:
             assert self.numbers.get(command.grant, owner) == owner, "a grant number was given twice"
-            if command.exclusive and not self._registering():  # a grant that is adopted exists already
+            while held.inbox:
+                held.read()
+            assert held.resident == held.allocated, "runs without its memory"
+            if self.settings.mode is Mode.SERIAL and not self._registering():  # an adopted grant exists already
                 drainers = [
                     other.id
                     for other in self.programs.values()
@@ -179,18 +271,19 @@ class World:
     def _registering(self) -> bool:
         return isinstance(self.story[-1][0], e.ClientRegistered)
 
-    def _check_exclusive(self) -> None:
+    def _check_alone(self) -> None:
         for uuid in UUIDS:
             holders = [
-                program.gpus[uuid]
+                program.id
                 for program in self.programs.values()
                 if uuid in program.gpus and program.gpus[uuid].grant and not program.gpus[uuid].dropped
             ]
-            assert len(holders) <= 1 or not any(held.exclusive for held in holders), f"two holders on {uuid}"
+            assert len(holders) <= 1, f"{holders} hold {uuid} in serial mode"
 
     def _forget(self, client: int) -> None:
         self.programs.pop(client, None)
         self.contexts = {key: size for key, size in self.contexts.items() if key[0] != client}
+        self.open = {key: asked for key, asked in self.open.items() if key[0] != client}
 
     def _answer_drops(self) -> None:
         for program in list(self.programs.values()):
@@ -220,10 +313,10 @@ class World:
             if b % 4 == 0:
                 self._expect_expelled(client, e.ClientRegistered(self.now, client, GROUPS[0], (e.HeldGpu(UUIDS[0]),)))
             return
-        program = Program(client, GROUPS[b % len(GROUPS)], {uuid: Held() for uuid in uuids})
-        if d % 3 == 0:  # it comes back from an earlier scheduler
-            for uuid in uuids:
-                program.gpus[uuid].allocated = SIZES[2 + (a + d) % 6]
+        program = Program(client, GROUPS[b % len(GROUPS)], {uuid: Held() for uuid in uuids}, can_swap=a % 5 != 0)
+        if d % 9 == 0:  # it comes back from an earlier scheduler
+            for held in program.gpus.values():
+                held.allocated = held.resident = SIZES[2 + (a + d) % 6]
         self._register(program, adopt=d % 6 == 0, limit=LIMITS[b % len(LIMITS)])
 
     def _register(self, program: Program, adopt: bool, limit: int | None = None) -> None:
@@ -233,15 +326,27 @@ class World:
                 held.grant = 0
             elif adopt:
                 held.grant = 1 + len(self.numbers)
-            gpus.append(e.HeldGpu(uuid, held.allocated, held.allocated, held.grant))
+            gpus.append(e.HeldGpu(uuid, held.allocated, held.resident, held.grant))
             held.released, held.dropped, held.exclusive = 0, False, False
+            held.applied, held.pinned, held.told = 0, 0, held.resident < held.allocated
+            held.target = held.resident if held.told else UNTOLD
         program.waits = False
         self.programs[program.id] = program
         answer = self.send(
-            e.ClientRegistered(self.now, program.id, program.group, tuple(gpus), mem_limit=limit, core_limit=50)
+            e.ClientRegistered(
+                self.now,
+                program.id,
+                program.group,
+                tuple(gpus),
+                can_swap=program.can_swap,
+                mem_limit=limit,
+                core_limit=50,
+            )
         )
         said = [command for command in answer if not isinstance(command, (c.Log, c.WakeAt))]
         own = [command for command in said if getattr(command, "client", None) == program.id]
+        if any(held.told for held in program.gpus.values()) and program.can_swap:
+            self.settings = self.settings.changed(anti_thrash=True)  # it cannot run freely, so nobody does
         assert isinstance(own[0], c.SchedOn if self.settings.anti_thrash else c.SchedOff)
         assert [command.gpu for command in own if isinstance(command, c.SetLimit)] == [held.gpu for held in gpus]
 
@@ -251,10 +356,8 @@ class World:
         if client in self.programs:
             return
         uuids = UUIDS[:2] if d % 4 == 0 else UUIDS[b % 2 : b % 2 + 1]
-        self.displaced = True
-        self._register(Program(client, GROUPS[b % 3], {uuid: Held(size) for uuid in uuids}), adopt=d % 5 == 0)
-        for uuid in uuids:
-            self.send(e.MemoryUpdated(self.now, client, uuid, 0, size // 2, size // 2))
+        gpus = {uuid: Held(size, resident=size // 2) for uuid in uuids}
+        self._register(Program(client, GROUPS[b % 3], gpus), adopt=d % 5 == 0)
 
     def register_badly(self, a: int, b: int, d: int) -> None:
         client = 100 + a % CLIENTS
@@ -291,7 +394,9 @@ class World:
         uuid = list(program.gpus)[b % len(program.gpus)]
         if self.settings.anti_thrash:
             program.waits = True
-        free = self.settings.mode is not Mode.SERIAL and not self.displaced
+        free = self.settings.mode is not Mode.SERIAL and not any(
+            held.told or self._tight(gpu) for gpu, held in program.gpus.items()
+        )
         drains = any(held.dropped and held.drain_by > self.now for held in program.gpus.values())
         answer = self.send(e.LockRequested(self.now, program.id, uuid, program.gpus[uuid].allocated))
         if self.settings.anti_thrash and free and not drains:
@@ -336,29 +441,59 @@ class World:
             return
         uuid = list(program.gpus)[d % len(program.gpus)]
         size = SIZES[b % len(SIZES)]
-        limit = self._limit(program)
-        in_group = sum(
-            other.gpus[uuid].allocated
-            for other in self.programs.values()
-            if other.group == program.group and uuid in other.gpus
-        )
-        on_card = sum(other.gpus[uuid].allocated for other in self.programs.values() if uuid in other.gpus)
         self.next_request += 1
-        answer = self.send(e.MemoryRequested(self.now, program.id, uuid, self.next_request, size))
-        verdicts = [command for command in answer if isinstance(command, (c.GrantMemory, c.DenyMemory))]
-        assert len(verdicts) == 1
+        number = self.next_request
+        allowed = self._verdicts(program, uuid, size)
+        self.open[program.id, number] = (uuid, size)
+        answer = self.send(e.MemoryRequested(self.now, program.id, uuid, number, size))
+        verdicts = [
+            command
+            for command in answer
+            if isinstance(command, (c.GrantMemory, c.DenyMemory, c.HoldMemory)) and command.request == number
+        ]
+        assert verdicts, "no answer"
         verdict = verdicts[0]
-        assert (verdict.client, verdict.gpu) == (program.id, uuid)
-        assert (verdict.request, verdict.bytes) == (self.next_request, size)
-        over_quota = limit is not None and in_group + size > limit
-        over_card = on_card + size > self._capacity(uuid)
-        if isinstance(verdict, c.DenyMemory):
-            assert verdict.reason is (DenyReason.QUOTA if over_quota else DenyReason.CARD)
-            assert over_quota or over_card, "denied although it fits"
-        else:
-            assert not over_quota, "granted over the quota"
-            assert not over_card, "granted over the card"
-            program.gpus[uuid].allocated += size
+        assert (verdict.client, verdict.gpu, verdict.bytes) == (program.id, uuid, size)
+        said = verdict.reason if isinstance(verdict, c.DenyMemory) else type(verdict)
+        assert said in allowed, f"{said} instead of {allowed}"
+
+    def _verdicts(self, program: Program, uuid: str, size: int) -> tuple[object, ...]:
+        """How a request may be answered, by the world's own books."""
+        capacity, limit = self._capacity(uuid), self._limit(program)
+        asked: dict[int, int] = {}
+        for (client, _), (gpu, wanted) in self.open.items():
+            asked[client] = asked.get(client, 0) + wanted * (gpu == uuid)
+        have = {
+            other.id: other.gpus[uuid].promised + asked.get(other.id, 0)
+            for other in self.programs.values()
+            if uuid in other.gpus
+        }
+        in_group = sum(have[other] for other in have if self.programs[other].group == program.group)
+        if limit is not None and in_group + size > limit:
+            return (DenyReason.QUOTA,)
+        if sum(have.values()) + size <= capacity:
+            return (c.GrantMemory,)
+        fixed = {
+            other: self.programs[other].unmovable(uuid) if self.programs[other].can_swap else have[other]
+            for other in have
+        }
+        room = capacity - sum(fixed.values())
+        concerned = (program.id,) if program.can_swap else tuple(have)
+        if not self.settings.anti_thrash or any(have[other] - fixed[other] + size > room for other in concerned):
+            return (DenyReason.CARD,)
+        if self.settings.host_budget is not None and self._beyond(uuid, size) > self.settings.host_budget:
+            return (DenyReason.HOST,)
+        if program.can_swap and not program.gpus[uuid].grant:
+            return (c.GrantMemory,)
+        return (c.GrantMemory, c.HoldMemory)
+
+    def _beyond(self, uuid: str, size: int) -> int:
+        beyond = 0
+        for gpu in UUIDS:
+            have = sum(program.gpus[gpu].promised for program in self.programs.values() if gpu in program.gpus)
+            asked = sum(wanted for where, wanted in self.open.values() if where == gpu)
+            beyond += max(0, have + asked + size * (gpu == uuid) - self._capacity(gpu))
+        return beyond
 
     def _limit(self, program: Program) -> int | None:
         groups = self.scheduler.snapshot(self.now).groups
@@ -369,6 +504,31 @@ class World:
         contexts = sum(size for (_, gpu), size in self.contexts.items() if gpu == uuid)
         return declared if declared is not None else max(0, total - contexts)
 
+    def start_task(self, a: int, b: int, d: int) -> None:
+        """A program on one of two cards, or both, that allocates in two steps and begins to work."""
+        client = 1 + a % CLIENTS
+        if client in self.programs:
+            self.request(a, b, d)
+            return
+        uuids = UUIDS[:2] if b % 5 == 0 else UUIDS[:1]
+        self._register(Program(client, GROUPS[0], {uuid: Held() for uuid in uuids}, can_swap=b % 6 != 1), adopt=False)
+        chosen = list(self.programs).index(client)
+        for half in (b, d):
+            for i in range(len(uuids)):
+                self.ask_memory(chosen, 3 + half % 3, i)
+        self.request(chosen, b, d)
+
+    def obey_drop(self, a: int, b: int, d: int) -> None:
+        """Who was told to stop does, and mostly asks again."""
+        told = [program for program in self.programs.values() if any(held.dropped for held in program.gpus.values())]
+        if told:
+            program = told[a % len(told)]
+            for uuid, held in program.gpus.items():
+                if held.dropped:
+                    self._release(program, uuid)
+            if b % 4 and program.id in self.programs:
+                self.request(list(self.programs).index(program.id), b, d)
+
     def free_memory(self, a: int, b: int, d: int) -> None:
         program = self._pick(a)
         if program is None:
@@ -377,12 +537,48 @@ class World:
         size = held.allocated * (b % 5) // 4
         held.allocated -= size
         held.released += size
-        host = 0
-        if b % 3 == 1 and held.allocated > MIB:
-            self.displaced = True
-            host = held.allocated // 2
-        resident = held.allocated - host
-        answer = self.send(e.MemoryUpdated(self.now, program.id, uuid, held.released, resident, host))
+        if program.can_swap:
+            least = max(0, held.resident - size)
+            held.resident = (least, min(held.resident, held.allocated))[a % 2] if held.told else least
+        else:
+            held.resident = held.allocated
+        held.pinned = min(held.resident, 100 * MIB if b % 7 == 0 else held.pinned)
+        self._report(program, uuid)
+
+    def move(self, a: int, b: int, d: int) -> None:
+        """A client reads some of what it was told, and moves a chunk."""
+        movers = [
+            (program, uuid)
+            for program in self.programs.values()
+            if program.can_swap
+            for uuid, held in program.gpus.items()
+            if held.inbox or held.told
+        ]
+        if not movers:
+            return
+        program, uuid = movers[a % len(movers)]
+        held = program.gpus[uuid]
+        for _ in range((0, 1, len(held.inbox))[b % 3]):
+            if held.inbox:
+                held.read()
+                if d % 2:
+                    self._report(program, uuid)  # it keeps to the target before it has moved anything
+        held.move(CHUNKS[b % len(CHUNKS)])
+        self._report(program, uuid)
+
+    def move_much(self, a: int, b: int, d: int) -> None:
+        for i in range(1 + b % 12):
+            self.move(a + i, 2 + 3 * b, d)
+
+    def move_all(self, a: int, b: int, d: int) -> None:
+        self._move_all()
+
+    def _report(self, program: Program, uuid: str) -> None:
+        held = program.gpus[uuid]
+        host = held.allocated - held.resident
+        answer = self.send(
+            e.MemoryUpdated(self.now, program.id, uuid, held.released, held.resident, host, held.pinned, held.applied)
+        )
         assert not any(isinstance(command, c.Expel) for command in answer), "expelled for a true report"
 
     def lie_about_memory(self, a: int, b: int, d: int) -> None:
@@ -390,10 +586,11 @@ class World:
         if program is None or b % 3:
             return
         uuid, held = list(program.gpus.items())[d % len(program.gpus)]
-        granted = held.allocated + held.released
+        granted = held.promised + held.released
         lies = (
             e.MemoryUpdated(self.now, program.id, uuid, granted + 1, 0),
-            e.MemoryUpdated(self.now, program.id, uuid, held.released, held.allocated + 1),
+            e.MemoryUpdated(self.now, program.id, uuid, held.released, held.promised + 1),
+            e.MemoryUpdated(self.now, program.id, uuid, held.released, 0, applied=1 << 60),
             e.MemoryUpdated(self.now, program.id, uuid, held.released - 1, 0),
             e.MemoryUpdated(self.now, program.id, uuid, held.released, 0, host=SIZE_MAX + 1),
             e.LockRequested(self.now, program.id, uuid, SIZE_MAX + 1),
@@ -444,6 +641,10 @@ class World:
                 max_runtime=event.max_runtime,
             )
         self.send(event)
+        if event.anti_thrash is False and self.scheduler.settings.anti_thrash:
+            told = any(held.told for program in self.programs.values() for held in program.gpus.values())
+            assert told or self.open, "anti-thrash was not switched off although all memory is there"
+            self.settings = before
         assert self.scheduler.settings == self.settings
 
     def open_group(self, a: int, b: int, d: int) -> None:
@@ -482,7 +683,10 @@ class World:
         if d % 3:
             return
         survivors = [program for i, program in enumerate(self.programs.values()) if (b >> i & 3) != 3]
-        self.programs, self.contexts, self.wake = {}, {}, None
+        self.programs, self.contexts, self.wake, self.open = {}, {}, None, {}
+        for held in chain.from_iterable(program.gpus.values() for program in survivors):
+            while held.inbox:
+                held.read()
         self._boot()
         for program in survivors:
             self._register(program, adopt=False)
@@ -501,8 +705,16 @@ ACTIONS: tuple[Callable[[World, int, int, int], None], ...] = (
     World.ask_memory,
     World.ask_memory,
     World.ask_memory,
+    World.ask_memory,
+    World.ask_memory,
     World.free_memory,
     World.free_memory,
+    World.move,
+    World.move,
+    World.move,
+    World.move_much,
+    World.move_much,
+    World.move_all,
     World.get_stuck,
     World.get_stuck,
     World.get_stuck,
@@ -523,5 +735,38 @@ ACTIONS: tuple[Callable[[World, int, int, int], None], ...] = (
     World.change_limits,
     World.wake_early,
     World.speak_of_strangers,
+    World.restart,
+)
+
+BUSY_MEMORY: tuple[Callable[[World, int, int, int], None], ...] = (
+    World.start_task,
+    World.start_task,
+    World.start_task,
+    World.start_task,
+    World.obey_drop,
+    World.obey_drop,
+    World.obey_drop,
+    World.obey_drop,
+    World.request,
+    World.request,
+    World.release,
+    World.ask_memory,
+    World.ask_memory,
+    World.ask_memory,
+    World.free_memory,
+    World.move,
+    World.move,
+    World.move,
+    World.move_much,
+    World.move_much,
+    World.move_much,
+    World.move_all,
+    World.move_all,
+    World.move_all,
+    World.get_stuck,
+    World.go,
+    World.change_mode,
+    World.change_anti_thrash,
+    World.measure,
     World.restart,
 )

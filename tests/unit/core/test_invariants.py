@@ -9,7 +9,7 @@ from core_scene import GIB, A, B, Scene
 
 from nvshare.core.invariants import INVARIANTS, InvariantBroken
 from nvshare.core.settings import Mode
-from nvshare.core.state import Node, Standing
+from nvshare.core.state import HeldRequest, Node, Standing
 
 
 def busy_scene() -> Scene:
@@ -89,12 +89,35 @@ def split_the_gang(node: Node) -> None:
     node.gpus[B].running[4] = b
 
 
+def run_without_memory(node: Node) -> None:
+    place = node.clients[2].gpus[A]
+    place.standing, place.grant, place.exclusive, place.arrived = Standing.RUNNING, 91, True, False
+    node.gpus[A].running[2] = place
+
+
+def leave_unanswered(node: Node) -> None:
+    gpu = node.gpus[A]
+    gpu.pending.append(HeldRequest(node.clients[2].gpus[A], 1, GIB))
+
+
+def move_nothing(node: Node) -> None:
+    """2 is next on a card that is free, and nobody brings its memory."""
+    hold_up_for_nothing(node)
+    place = node.clients[2].gpus[A]
+    place.allocated, place.target, place.arrived = 2 * GIB, GIB, False
+    node.gpus[A].lacking[2] = place
+    place.client.can_swap = True
+
+
 @pytest.mark.parametrize(
     ("name", "sabotage"),
     [
         ("card not overcommitted", overcommit),
         ("sums agree", lose_bytes),
         ("one exclusive holder", grant_twice),
+        ("holders are resident", run_without_memory),
+        ("requests are answered", leave_unanswered),
+        ("memory moves", move_nothing),
         ("standings agree", forget_standing),
         ("gone clients own nothing", leave_a_ghost),
         ("grant numbers unique", reuse_a_number),

@@ -4,8 +4,9 @@ import pytest
 
 from nvshare.core.policy.capacity import capacity, is_material
 from nvshare.core.policy.precedence import Layers
-from nvshare.core.policy.quantum import longest_turn, quantum, smoothed
+from nvshare.core.policy.quantum import explain, longest_turn, quantum, smoothed
 from nvshare.core.policy.queue import fitting_set
+from nvshare.core.policy.residency import STEP, Claim, Stake, plan, steps
 from nvshare.core.settings import Settings, SwitchTime
 from nvshare.core.timers import Alarms
 
@@ -104,3 +105,77 @@ def test_an_alarm_that_fired_can_be_set_again() -> None:
 
     assert alarms.next() == 7.0
     assert alarms.pop_due(7.0) == 1
+
+
+@pytest.mark.parametrize(
+    ("stall", "said"),
+    [
+        (0.0, "the shortest; a switch stalls the card for 0.000 s"),
+        (0.2, "a switch stalls the card for 0.200 s, 2% of the time at most"),
+        (9.0, "the longest allowed; a switch stalls the card for 9.000 s"),
+    ],
+)
+def test_a_quantum_is_explained(stall: float, said: str) -> None:
+    assert explain(Settings(switch_time=SwitchTime.AUTO), stall) == said
+    assert (
+        explain(Settings(switch_time=SwitchTime.AUTO, multiplier=100.0), 1.0) == "100 x the stall of a switch (1.000 s)"
+    )
+
+
+def stake(claim: Claim, want: int, bound: int, held: int | None = None, fixed: int = 0, idle: bool = True) -> Stake:
+    return Stake(claim, want, fixed, bound, bound if held is None else held, idle and claim is not Claim.RUNS)
+
+
+def test_a_plan_takes_from_the_last_what_the_first_need_and_no_more() -> None:
+    stakes = [
+        stake(Claim.RUNS, 5, 5),
+        stake(Claim.NEXT, 6, 2),
+        stake(Claim.NEXT, 4, 4),
+        stake(Claim.SPARE, 3, 3),
+        stake(Claim.SPARE, 2, 2),
+    ]
+
+    assert plan(stakes, 16) == [5, 6, 4, 1, 0]
+    assert plan(stakes, 18) == [5, 6, 4, 3, 0]
+    assert plan(stakes, 12) == [5, 6, 1, 0, 0]
+
+
+def test_a_plan_moves_nothing_while_nobody_who_waits_lacks_anything() -> None:
+    stakes = [stake(Claim.RUNS, 5, 5), stake(Claim.SPARE, 8, 3), stake(Claim.SPARE, 9, 9)]
+
+    assert plan(stakes, 17) == [5, 3, 9]
+    assert plan(stakes, 10) == [5, 3, 9]
+
+
+def test_spare_room_goes_to_those_who_ran_last() -> None:
+    assert plan([stake(Claim.SPARE, 8, 3), stake(Claim.SPARE, 9, 1)], 10) == [8, 2]
+
+
+def test_pinned_bytes_are_set_aside_for_all() -> None:
+    stakes = [stake(Claim.NEXT, 10, 0), stake(Claim.SPARE, 8, 8, fixed=5)]
+
+    assert plan(stakes, 12) == [7, 5]
+
+
+def test_a_raise_is_paid_from_confirmed_room_only() -> None:
+    unit = STEP
+    stakes = [stake(Claim.NEXT, 12 * unit, 4 * unit), stake(Claim.SPARE, 12 * unit, 4 * unit, held=9 * unit)]
+
+    goals = plan(stakes, 16 * unit)
+
+    assert goals == [12 * unit, 4 * unit]
+    assert steps(stakes, goals, 16 * unit) == [(0, 7 * unit)]
+    assert steps(stakes, goals, 13 * unit + unit // 2) == []
+
+
+def test_lowerings_come_first_and_not_while_the_client_drains() -> None:
+    stakes = [stake(Claim.NEXT, 12, 4), stake(Claim.SPARE, 12, 12), stake(Claim.SPARE, 4, 0)]
+    draining = [stakes[0], stake(Claim.SPARE, 12, 12, idle=False), stakes[2]]
+
+    assert steps(stakes, plan(stakes, 16), 16) == [(1, 4)]
+    assert steps(draining, plan(draining, 16), 16) == []
+
+
+def test_a_raise_that_completes_is_worth_a_message_however_small() -> None:
+    assert steps([stake(Claim.NEXT, 5, 4)], [5], 5) == [(0, 5)]
+    assert steps([stake(Claim.NEXT, 9, 4)], [9], 5) == []

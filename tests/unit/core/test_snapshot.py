@@ -45,6 +45,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                 "policy": "turns",
                 "quantum_s": 30.0,
                 "reason": "serial mode: one task at a time",
+                **_no_switches(),
             },
             {
                 "uuid": B,
@@ -60,6 +61,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                 "policy": "turns",
                 "quantum_s": 30.0,
                 "reason": "serial mode: one task at a time",
+                **_no_switches(),
             },
         ],
         "clients": [
@@ -88,6 +90,9 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                         "swapped_out": 5,
                         "swapped_in": 6,
                         "waiting_for": None,
+                        "target": 48 * MIB,
+                        "moving": 0,
+                        "requested": 0,
                     }
                 ],
             },
@@ -103,7 +108,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                 "core_limit": 100,
                 "state": "waiting",
                 "gpus": [
-                    {**_untouched(A), "waiting_for": "0000000000000001"},
+                    {**_untouched(A), "waiting_for": "turn of 0000000000000001, at most 30 s"},
                     {**_untouched(B), "waiting_for": None},
                 ],
             },
@@ -140,8 +145,12 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
     }
 
 
+def _no_switches() -> dict[str, object]:
+    return {"quantum_reason": "fixed", "stall_s": 0.0, "last_switch": None, "requested": 0}
+
+
 def _untouched(uuid: str) -> dict[str, object]:
-    sizes = dict.fromkeys(("allocated", "resident", "host", "pinned", "context"), 0)
+    sizes = dict.fromkeys(("allocated", "resident", "host", "pinned", "context", "target", "moving", "requested"), 0)
     counts = dict.fromkeys(("submissions", "window", "swapped_out", "swapped_in"), 0)
     return {"uuid": uuid, "occupied_s": 0.0, **sizes, **counts}
 
@@ -172,3 +181,20 @@ def test_why_a_card_runs_the_way_it_does_is_said_in_words() -> None:
     assert scene.gpu()["reason"] == "concurrent mode: all at once"
     scene.change(anti_thrash=False)
     assert scene.gpu()["reason"] == "anti-thrash is off: all run freely"
+
+
+def test_a_switch_under_way_is_shown_in_bytes_and_words() -> None:
+    scene = Scene(Mode.AUTO, declared=16 * GIB)
+    scene.mover(1, 12 * GIB, works=True)
+    scene.mover(2, 12 * GIB, works=True)
+    scene.move_all()
+    scene.pass_time(30.0)
+    scene.release(1)
+    scene.move(1, GIB)
+    scene.move(2, GIB // 2)
+
+    first, second = (view.gpus[0] for view in scene.scheduler.snapshot(scene.now).clients)
+
+    assert (first.resident, first.host, first.target, first.moving) == (11 * GIB, GIB, 4 * GIB, 7 * GIB)
+    assert (second.resident, second.target, second.moving) == (4 * GIB + GIB // 2, 5 * GIB, GIB // 2)
+    assert (first.waiting_for, second.waiting_for) == (None, "7.5 GiB to arrive")

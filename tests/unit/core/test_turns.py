@@ -257,40 +257,45 @@ def test_memory_on_the_host_starts_turns_in_auto_mode_in_sets_that_fit() -> None
     # GIVEN three clients that came back with more than the card declares, part of it on the host
     scene = Scene(Mode.AUTO, declared=10 * GIB)
     for client in (1, 2, 3):
-        scene.register(client, e.HeldGpu(A, 5 * GIB, 3 * GIB))
-    scene.report(3, released=0, resident=3 * GIB, host=2 * GIB)
+        scene.register(client, e.HeldGpu(A, 5 * GIB, 3 * GIB), can_swap=True)
 
     # WHEN all ask
-    answers = [scene.request(client, need=5 * GIB) for client in (1, 2, 3)]
+    answers = [scene.request(client) for client in (1, 2, 3)]
+    assert all("memory does not fit (15360 > 10240 MB)" in said(answer)[0] for answer in answers)
+    scene.move_all()
 
     # THEN two run together and the third waits for a turn
-    assert [granted(answer)[-1] for answer in answers] == [(1, A), (2, A), (2, A)]
-    assert scene.state(3) == "waiting"
-    assert "memory does not fit (15360 > 10240 MB)" in said(answers[2])[0]
+    assert [scene.state(client) for client in (1, 2, 3)] == ["running", "running", "waiting"]
     assert dropped(scene.pass_time(30.0)) == [(1, A), (2, A)]
-    assert granted(scene.release(1)) == [(3, A)]
+    scene.release(1)
+    scene.release(2)
+    assert granted(scene.move_all()) == [(3, A)]
 
 
-def test_a_waiter_that_fits_after_all_runs_at_once() -> None:
+@pytest.mark.parametrize("how", ["larger card", "smaller waiter"])
+def test_a_waiter_that_fits_after_all_runs_at_once(how: str) -> None:
     # GIVEN one client runs, and another waits because both together do not fit
     scene = Scene(Mode.AUTO, declared=10 * GIB)
-    scene.register(1, e.HeldGpu(A, 8 * GIB, 8 * GIB))
-    scene.register(2, e.HeldGpu(A, 8 * GIB, 2 * GIB))
-    scene.report(2, released=0, resident=2 * GIB, host=6 * GIB)
-    scene.request(1, need=8 * GIB)
-    scene.request(2, need=8 * GIB)
+    scene.register(1, e.HeldGpu(A, 8 * GIB, 8 * GIB), can_swap=True)
+    scene.register(2, e.HeldGpu(A, 8 * GIB, 2 * GIB), can_swap=True)
+    scene.request(1)
+    scene.request(2)
+    scene.move_all()
     assert scene.state(2) == "waiting"
 
-    # WHEN it needs less, or the card becomes larger
-    smaller = scene.request(2, need=2 * GIB)
-    scene.release(2)
-    scene.request(2, need=8 * GIB)
-    larger = scene.send(e.GpuAdded(0.0, A, 16 * GIB, "T4", declared=15 * GIB + 1))
-    scene.send(e.GpuAdded(0.0, A, 16 * GIB, "T4", declared=16 * GIB))
+    # WHEN the card becomes larger, but not large enough
+    scene.send(e.GpuAdded(0.0, A, 16 * GIB, "T4", declared=16 * GIB - 1))
+    scene.move_all()
+    assert scene.state(2) == "waiting"
+
+    # AND WHEN it is large enough, or the waiter needs less
+    if how == "larger card":
+        scene.send(e.GpuAdded(0.0, A, 16 * GIB, "T4", declared=16 * GIB))
+    else:
+        scene.free(2, GIB)
+    scene.move_all()
 
     # THEN it runs beside the other one
-    assert (2, A) in granted(smaller)
-    assert (2, A) not in granted(larger)
     assert scene.state(2) == "running"
 
 

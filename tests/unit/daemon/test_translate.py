@@ -14,7 +14,7 @@ MESSAGES = [
     (wire.LockReleased(0, 9, 0, 5, 2_500_000), events.LockReleased(1.5, 42, A, 9, False, 2.5)),
     (wire.LockReleased(0, 9, 3), events.LockReleased(1.5, 42, A, 9, True, 0.0)),
     (wire.MemRequest(0, 3, 100), events.MemoryRequested(1.5, 42, A, 3, 100)),
-    (wire.MemUpdate(1, 1, 2, 3, 4), events.MemoryUpdated(1.5, 42, B, 1, 2, 3, 4)),
+    (wire.MemUpdate(1, 1, 2, 3, 4, 5), events.MemoryUpdated(1.5, 42, B, 1, 2, 3, 4, 5)),
     (wire.Usage(0, 64, 1_500_000, 10, 11, 12), events.UsageReported(1.5, 42, A, 1.5, 10, 64, 11, 12)),
 ]
 
@@ -43,6 +43,7 @@ def test_gpu_beyond_those_attached_is_a_bad_message(message):
         (commands.GrantMemory(42, A, 1, 5), wire.MemAvailable(0, 1, 5)),
         (commands.HoldMemory(42, A, 1, 5), wire.WaitForMem(0, 1, 5)),
         (commands.DenyMemory(42, A, 1, 5, 4, DenyReason.CARD), wire.MemDenied(0, 1, 5, 4, 2)),
+        (commands.SetResidency(42, B, 7, 5), wire.Residency(1, 7, 5)),
         (commands.SetLimit(42, B, None, 8), wire.UpdateLimit(1, 0, 8)),
         (commands.SetLimit(42, B, 6, 8), wire.UpdateLimit(1, 6, 8)),
         (commands.SetCoreLimit(42, 30), wire.UpdateCoreLimit(30)),

@@ -16,6 +16,8 @@ def test_every_card_has_figures_that_make_sense(name: str) -> None:
     assert 0 < profile.context_bytes < profile.memory_bytes
     assert profile.pageable_h2d < profile.link_duplex < profile.link_h2d
     assert profile.pageable_d2h < profile.link_duplex < profile.link_d2h
+    assert profile.fault_bandwidth < profile.prefetch_d2h < profile.prefetch_h2d < profile.link_h2d
+    assert profile.host_register_per_gib < profile.host_alloc_per_gib
     assert 0.5 < profile.timeslice_efficiency <= 1
     for field in dataclasses.fields(profile):
         assert type(getattr(profile, field.name)).__name__ == field.type
@@ -26,6 +28,15 @@ def test_the_measured_figures_of_the_t4() -> None:
     assert (t4.memory_bytes, t4.context_bytes) == (14913 << 20, 1009 << 20)
     assert 1 / t4.kernel_seconds(12 * 28000**2) == pytest.approx(25.8, rel=0.002)
     assert 1 / t4.kernel_seconds(12 * 14000**2) == pytest.approx(103, rel=0.002)
+
+
+def test_the_measured_figures_of_the_h200() -> None:
+    h200 = profiles.load("H200")
+    assert (h200.prefetch_h2d, h200.prefetch_d2h, h200.fault_bandwidth) == (46e9, 10.5e9, 9e9)
+    assert (h200.host_register_per_gib, h200.host_alloc_per_gib) == (0.06, 0.55)
+    # 256 handles of 32 MiB: create, map and access; unmap and release
+    assert 256 * (h200.mem_create + h200.mem_map + h200.mem_set_access) == pytest.approx(0.010, rel=0.02)
+    assert 256 * (h200.mem_unmap + h200.mem_release) == pytest.approx(0.010, rel=0.02)
 
 
 def test_a_kernel_is_bound_by_memory_or_by_arithmetic() -> None:
@@ -40,6 +51,8 @@ def test_scaling_changes_links_and_kernels_and_nothing_else() -> None:
     scaled = t4.scaled(link=0.5, kernel=2.0)
     assert scaled.link_h2d == t4.link_h2d / 2
     assert scaled.pageable_d2h == t4.pageable_d2h / 2
+    assert scaled.prefetch_h2d == t4.prefetch_h2d / 2
+    assert scaled.host_register_per_gib == t4.host_register_per_gib
     assert scaled.kernel_seconds(1e9) - t4.launch_overhead == pytest.approx(2 * 1e9 / t4.memory_bandwidth)
     assert scaled.memory_bytes == t4.memory_bytes
     assert t4.scaled() == t4

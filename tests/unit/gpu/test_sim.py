@@ -74,9 +74,11 @@ def test_a_speed_out_of_range_is_refused(speed: float) -> None:
 
 
 def test_counters_of_a_node_that_nobody_used_are_zero() -> None:
-    (gpu,) = sim.up("T4").counters()
+    node = sim.up("T4")
+    (gpu,) = node.counters()
     assert gpu["launches"] == gpu["memory_used"] == 0
     assert gpu["contexts"] == []
+    assert node.process_counters() == [{}]
 
 
 def test_a_state_of_another_version_is_refused_and_can_be_ended() -> None:

@@ -1,22 +1,22 @@
 """Memory admission control.
 
-Guarantees: no request is admitted that takes a group over its quota on a card, counted exactly over all its processes,
-or all clients together over the card. What is held already is never taken away: a quota or a card that shrinks below it
+Guarantees: no request is admitted that takes a group over its quota on a card, counted exactly over all its processes;
+that makes a client too large to run on the card beside what others cannot move; or that needs more host memory than the
+budget has for bytes beyond the cards. What is held already is never taken away: a quota or a card that shrinks below it
 only refuses new requests.
-
-The two checks are apart because the second one will depend on the client: one whose memory can move to the host is
-admitted beyond the card, and a planner decides who is resident. That needs another ``card_check``, and nothing else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nvshare.core.settings import DenyReason
+from nvshare.core.policy.multiprogramming import fixed
+from nvshare.core.settings import DenyReason, Settings
 
 if TYPE_CHECKING:
-    from nvshare.core.state import Attachment
+    from nvshare.core.state import Attachment, GpuState
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,53 @@ class Denial:
 
 
 def quota_check(place: Attachment, size: int) -> Denial | None:
-    group = place.client.group
+    group, gpu = place.client.group, place.gpu
     limit = group.mem_limit.effective
-    if limit is not None and group.allocated.get(place.gpu.uuid, 0) + size > limit:
+    if limit is None:
+        return None
+    asked = sum(request.size for request in gpu.pending if request.place.client.group is group)
+    if group.allocated.get(gpu.uuid, 0) + asked + size > limit:
         return Denial(DenyReason.QUOTA, limit)
     return None
 
 
-def card_check(place: Attachment, size: int) -> Denial | None:
+def card_check(place: Attachment, size: int, settings: Settings) -> Denial | None:
+    """Everything fits; or the memory of others can make room, and every client can still have all of its own on the
+    card at once. Without turns nobody can make room for anybody."""
     gpu = place.gpu
-    if gpu.allocated + size > gpu.capacity:
-        return Denial(DenyReason.CARD, gpu.capacity)
-    return None
+    if gpu.allocated + gpu.wanted + size <= gpu.capacity:
+        return None
+    refused = Denial(DenyReason.CARD, gpu.capacity)
+    if not settings.anti_thrash:
+        return refused
+    lasting = {other.client.id: _lasting(other) for other in gpu.attachments.values()}
+    room = gpu.capacity - sum(lasting.values())
+    if place.client.can_swap:
+        return refused if _moving(place, lasting) + size > room else None
+    needs = (_moving(other, lasting) for other in gpu.attachments.values())
+    return refused if max(needs, default=0) + size > room else None
 
 
-def admit(place: Attachment, size: int) -> Denial | None:
+def _lasting(place: Attachment) -> int:
+    """Bytes that stay on the card whatever happens; those of a stuck client will move one day."""
+    return fixed(place) if not place.client.can_swap else min(place.pinned, place.allocated)
+
+
+def _moving(place: Attachment, lasting: dict[int, int]) -> int:
+    return place.allocated + place.wanted - lasting[place.client.id]
+
+
+def host_check(place: Attachment, size: int, gpus: Iterable[GpuState], settings: Settings) -> Denial | None:
+    """What is allocated beyond the cards will lie in host memory."""
+    if settings.host_budget is None or place.gpu.allocated + place.gpu.wanted + size <= place.gpu.capacity:
+        return None
+    beyond = 0
+    for gpu in gpus:
+        more = size if gpu is place.gpu else 0
+        beyond += max(0, gpu.allocated + gpu.wanted + more - gpu.capacity)
+    return Denial(DenyReason.HOST, settings.host_budget) if beyond > settings.host_budget else None
+
+
+def admit(place: Attachment, size: int, gpus: Iterable[GpuState], settings: Settings) -> Denial | None:
     """None when the request may be granted, else why not; the quota first, because its owner can change it."""
-    return quota_check(place, size) or card_check(place, size)
+    return quota_check(place, size) or card_check(place, size, settings) or host_check(place, size, gpus, settings)

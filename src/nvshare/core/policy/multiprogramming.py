@@ -1,8 +1,7 @@
-"""Degree of multiprogramming: do the clients of a card run side by side or in turns, and how much of the card is one
-client's turn.
+"""Degree of multiprogramming: do the clients of a card run side by side or in turns, and how many fit together.
 
-Guarantees: in auto mode nobody takes turns while all memory is on the card; in concurrent mode nobody ever does; in
-serial mode one client's turn is the whole card.
+Guarantees: outside serial mode nobody takes turns while all memory is on the card, or can be; in serial mode one runs
+at a time. Memory that does not fit cannot be used at once, so there concurrent mode takes turns like auto mode.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nvshare.core.settings import Mode, Settings
+from nvshare.core.state import Room, Standing
 
 if TYPE_CHECKING:
     from nvshare.core.state import Attachment, GpuState
@@ -17,30 +17,60 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
+def oversubscribed(gpu: GpuState) -> bool:
+    """All that is allocated and asked for does not fit onto the card."""
+    return gpu.allocated + gpu.wanted > gpu.capacity
+
+
+def limit(gpu: GpuState) -> int:
+    """Bytes that may be on the card. More than its capacity only where one client alone, adopted or left behind by a
+    card that shrank, has more: it could never run otherwise."""
+    sizes = (place.allocated for place in gpu.attachments.values() if place.client.can_swap)
+    return max(gpu.capacity, max(sizes, default=0))
+
+
 def takes_turns(settings: Settings, gpu: GpuState) -> bool:
-    """In auto mode turns begin when memory does not fit *and* some of it lies on the host: bytes that were adopted
+    """Outside serial mode turns begin when memory does not fit *and* somebody lacks some: bytes that were adopted
     beyond a card's declared size but are all on the card need no turns."""
     if settings.mode is Mode.SERIAL:
         return True
-    return settings.mode is Mode.AUTO and gpu.host > 0 and gpu.allocated > gpu.capacity
+    if gpu.allocated + gpu.wanted <= gpu.capacity or not (gpu.lacking or gpu.pending):
+        return False
+    return gpu.allocated + gpu.wanted > limit(gpu)
 
 
-def turn_share(settings: Settings, place: Attachment) -> int:
-    """What this client's turn takes of the card: at least 1, at most all of ``card_share``."""
-    whole = card_share(settings, place.gpu)
-    return whole if settings.mode is Mode.SERIAL else max(1, min(place.need or place.allocated, whole))
+def fixed(place: Attachment) -> int:
+    """Bytes that cannot leave the card, nor be refused to it: those of a client that cannot move them or cannot stop,
+    and pinned ones."""
+    if not place.client.can_swap or place.standing is Standing.STUCK:
+        return place.allocated + place.wanted
+    return min(place.pinned, place.allocated)
 
 
-def card_share(settings: Settings, gpu: GpuState) -> int:
-    return 1 if settings.mode is Mode.SERIAL else max(1, gpu.capacity)
+def extra(place: Attachment) -> int:
+    """Bytes that must be on the card, beyond the fixed ones, for the client to run."""
+    if not place.client.can_swap or place.standing is Standing.STUCK:
+        return 0
+    wanted = place.wanted if place.standing is Standing.RUNNING else 0
+    return place.allocated + wanted - min(place.pinned, place.allocated)
 
 
-def free_share(settings: Settings, gpu: GpuState) -> int:
-    """What of the card is not used by those who run or drain; a stuck client uses nothing, or all would wait for it."""
-    if settings.mode is Mode.SERIAL:
-        return 0 if gpu.running or gpu.draining else 1
-    used = sum(turn_share(settings, place) for places in (gpu.running, gpu.draining) for place in places.values())
-    return max(0, card_share(settings, gpu) - used)
+def room(gpu: GpuState) -> Room:
+    """What of the card there is for memory that moves; it is asked for often and changes seldom."""
+    if gpu.room is None:
+        gpu.room = computed_room(gpu)
+    return gpu.room
+
+
+def computed_room(gpu: GpuState) -> Room:
+    whole = max(0, limit(gpu) - sum(map(fixed, gpu.attachments.values())))
+    used = sum(extra(place) for places in (gpu.running, gpu.draining) for place in places.values())
+    return Room(whole, max(0, whole - used), max(map(extra, gpu.attachments.values()), default=0) <= whole)
+
+
+def share(place: Attachment, here: Room) -> int:
+    """What this client's turn takes of it; at most all, for one that was adopted with more than the card has."""
+    return min(extra(place), here.whole)
 
 
 def reason(settings: Settings, gpu: GpuState) -> str:
@@ -49,11 +79,12 @@ def reason(settings: Settings, gpu: GpuState) -> str:
         return "anti-thrash is off: all run freely"
     if settings.mode is Mode.SERIAL:
         return "serial mode: one task at a time"
+    allocated, capacity = (gpu.allocated + gpu.wanted) // MIB, gpu.capacity // MIB
+    if takes_turns(settings, gpu):
+        turns = "; concurrent mode takes turns too then" if settings.mode is Mode.CONCURRENT else ""
+        return f"memory does not fit ({allocated} > {capacity} MB){turns}"
     if settings.mode is Mode.CONCURRENT:
         return "concurrent mode: all at once"
-    allocated, capacity = gpu.allocated // MIB, gpu.capacity // MIB
-    if gpu.allocated <= gpu.capacity:
+    if gpu.allocated + gpu.wanted <= gpu.capacity:
         return f"memory fits ({allocated} <= {capacity} MB)"
-    if takes_turns(settings, gpu):
-        return f"memory does not fit ({allocated} > {capacity} MB)"
     return f"memory is over the card's size ({allocated} > {capacity} MB) but all of it is on the card"

@@ -21,6 +21,19 @@ def quantum(settings: Settings, stall: float) -> float:
     return min(wanted, settings.max_runtime)
 
 
+def explain(settings: Settings, stall: float) -> str:
+    """Why the quantum is as long as it is, for people."""
+    if settings.switch_time is SwitchTime.FIXED:
+        return "fixed"
+    if quantum(settings, stall) == settings.max_runtime:
+        return f"the longest allowed; a switch stalls the card for {stall:.3f} s"
+    if quantum(settings, stall) == AUTO_FLOOR:
+        return f"the shortest; a switch stalls the card for {stall:.3f} s"
+    if settings.multiplier * stall >= stall / SWITCH_SHARE:
+        return f"{settings.multiplier:g} x the stall of a switch ({stall:.3f} s)"
+    return f"a switch stalls the card for {stall:.3f} s, {SWITCH_SHARE:.0%} of the time at most"
+
+
 def longest_turn(settings: Settings) -> float:
     """The longest a client may delay those behind it: its quantum, whatever its switches cost, and its drain."""
     bound = settings.max_runtime if settings.switch_time is SwitchTime.AUTO else quantum(settings, 0.0)

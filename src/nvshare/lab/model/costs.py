@@ -7,6 +7,8 @@ exactly 1. The second part is what the library does by design; ``native/interpos
 
 from __future__ import annotations
 
+from nvshare.gpu.profiles import Profile
+
 LAUNCH = 1.8e-6  # one launch by the workload program, Python and driver: 1.7 to 1.9 us without the library
 LAUNCH_SHARED = 0.2e-6  # what libnvshare.so adds to it: 1.9 to 2.0 us with it
 WAKE = 40e-6  # from the end of work on the card until a waiting thread runs: median of 40, without the library
@@ -17,3 +19,22 @@ IDLE_RELEASE = 0.02  # a task whose turn others wait for gives it up after so lo
 PACED_WORK = 0.05  # work in flight while in exclusive turns
 USAGE_PERIOD = 0.25  # between two reports of a task's counters
 FREE_WINDOW = 1024  # the pending-kernel window of a task that runs freely
+
+# Moving memory, in the same sizes as native/interposer; what the driver's calls take is in the card's profile.
+GRANULE = 2 << 20  # an allocation counts as whole granules
+CHUNK = 128 << 20
+
+
+def mapping(profile: Profile) -> float:
+    """Giving an address memory."""
+    return profile.mem_create + profile.mem_map + profile.mem_set_access
+
+
+def unmapping(profile: Profile) -> float:
+    """Taking the memory behind an address away."""
+    return profile.mem_unmap + profile.mem_release
+
+
+def registration(profile: Profile, size: int) -> float:
+    """Page-locking host memory, before bytes leave for the first time."""
+    return profile.host_register_per_gib * size / (1 << 30)

@@ -48,7 +48,7 @@ class Engine:
         self.now = 0.0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
-        self._unfinished = 0
+        self._unfinished: dict[Signal, Process] = {}
 
     def at(self, time: float, action: Callable[[], None]) -> None:
         self._count += 1
@@ -60,13 +60,15 @@ class Engine:
     def start(self, process: Process) -> Signal:
         """Run a process. It yields seconds to let pass or a signal to wait for. The result fires when it returns."""
         ended = Signal()
-        self._unfinished += 1
+        self._unfinished[ended] = process
 
         def resume(value: Any) -> None:
+            if ended.fired:
+                return  # it was killed while it waited
             try:
                 wanted = process.send(value)
             except StopIteration as stop:
-                self._unfinished -= 1
+                self._unfinished.pop(ended, None)
                 ended.fire(stop.value)
                 return
             if isinstance(wanted, Signal):
@@ -77,10 +79,17 @@ class Engine:
         self.after(0.0, lambda: resume(None))
         return ended
 
+    def kill(self, ended: Signal) -> None:
+        """End a process that waits, at once, wherever it is; what ``start`` gave for it names it."""
+        process = self._unfinished.pop(ended, None)
+        if process is not None:
+            process.close()
+            ended.fire()
+
     def run(self) -> None:
         """Until every process has ended."""
         while self._unfinished:
             if not self._queue:
-                raise Deadlock(f"{self._unfinished} processes wait for what never comes, at {self.now:.3f} s")
+                raise Deadlock(f"{len(self._unfinished)} processes wait for what never comes, at {self.now:.3f} s")
             self.now, _, action = heapq.heappop(self._queue)
             action()

@@ -8,6 +8,7 @@ from nvshare.core import commands, events
 from nvshare.lab.model import costs
 from nvshare.lab.model.card import Card, OutOfMemory
 from nvshare.lab.model.engine import Engine, Process, Signal
+from nvshare.lab.model.mover import Mover
 from nvshare.lab.model.shell import Shell
 from nvshare.lab.outcome import TaskPlan
 
@@ -72,7 +73,10 @@ class Plain:
 
 
 class Shared:
-    """Under ``libnvshare.so``: registered, asked about memory, and let through while it holds a grant."""
+    """Under ``libnvshare.so``: registered, asked about memory, and let through while it holds a grant.
+
+    Its memory comes and goes as the scheduler's targets say; while it holds a grant all of it is on the card.
+    """
 
     launch_seconds = costs.LAUNCH + costs.LAUNCH_SHARED
 
@@ -84,7 +88,7 @@ class Shared:
         self._plan = task
         self._registered = Signal()
         self._memory: dict[int, Signal] = {}
-        self._held_bytes = 0
+        self.mover = Mover(engine, card, client, self._report_memory)
 
         self._free = False  # SCHED_OFF: nobody is scheduled
         self._grant = 0
@@ -94,6 +98,7 @@ class Shared:
         self._in_flight = 0
         self._drained = Signal()
         self._idle_since = 0.0
+        self._returning = Signal()  # the process that gives a grant back
         self._closed = False
 
         self._occupied = 0.0
@@ -105,10 +110,10 @@ class Shared:
 
     def open(self) -> Process:
         yield costs.REGISTRATION
-        self._card.open_context(self._client)
         self._shell.connect(self._client, self)
         self._shell.send(self._registration)
         yield self._registered
+        self._card.open_context(self._client)
         context = self._card.profile.context_bytes
         self._shell.send(lambda now: events.ContextMeasured(now, self._client, self._card.uuid, context))
         self._engine.after(costs.USAGE_PERIOD, self._report_usage)
@@ -120,37 +125,50 @@ class Shared:
             group=f"process:{self._client}",
             gpus=(events.HeldGpu(self._card.uuid),),
             name=self._plan.name,
+            can_swap=True,
             mem_limit=self._plan.mem_limit,
         )
 
     def allocate(self, size: int) -> Process:
+        """An answer that must wait comes later, by the same number."""
+        size = -(-size // costs.GRANULE) * costs.GRANULE
         request = len(self._memory) + 1
         answer = self._memory[request] = Signal()
         self._shell.send(lambda now: events.MemoryRequested(now, self._client, self._card.uuid, request, size))
         granted = yield answer
         if not granted:
             raise OutOfMemory(f"{size} bytes were denied on {self._card.uuid}")
-        self._card.allocate(self._client, size)
-        self._held_bytes += size
-        held, gpu = self._held_bytes, self._card.uuid
-        self._shell.send(lambda now: events.MemoryUpdated(now, self._client, gpu, released=0, resident=held))
+        yield from self.mover.allocate(size)
+
+    def _report_memory(self) -> None:
+        mover, gpu = self.mover, self._card.uuid
+        resident, host, applied = mover.resident, mover.host, mover.applied
+        self._shell.send(
+            lambda now: events.MemoryUpdated(
+                now, self._client, gpu, released=0, resident=resident, host=host, applied=applied
+            )
+        )
 
     def enter(self) -> Process:
-        while not (self._free or self._grant):
-            if not self._wanted:
-                self._wanted = True
-                self._ask()
-            yield self._opened
+        while True:
+            if not (self._free or self._grant):
+                if not self._wanted:
+                    self._wanted = True
+                    self._ask()
+                yield self._opened
+            elif not self.mover.complete:
+                yield self.mover.settled()
+            else:
+                self.mover.dirty()
+                return
 
     def _ask(self) -> None:
-        need, gpu = self._held_bytes, self._card.uuid
+        need, gpu = self.mover.allocated, self._card.uuid
         self._shell.send(lambda now: events.LockRequested(now, self._client, gpu, need))
 
     def batch(self, wanted: int, kernel_seconds: float) -> int:
-        if self._terms is None or not self._terms.exclusive:
-            self._window = costs.FREE_WINDOW
-        else:
-            self._window = max(1, int(costs.PACED_WORK / kernel_seconds))
+        in_turns = self._terms is not None and self._terms.quantum is not None
+        self._window = max(1, int(costs.PACED_WORK / kernel_seconds)) if in_turns else costs.FREE_WINDOW
         return min(wanted, self._window)
 
     def submitted(self, launches: int, done: Signal) -> None:
@@ -163,6 +181,9 @@ class Shared:
 
     def close(self) -> None:
         self._closed = True
+        self._grant = 0
+        self.mover.end()
+        self._engine.kill(self._returning)
         self._card.close_context(self._client)
         self._shell.send(lambda now: events.ClientGone(now, self._client))
 
@@ -193,11 +214,13 @@ class Shared:
             self._on_grant(command)
         elif isinstance(command, commands.Drop):
             if command.grant == self._grant:
-                self._engine.start(self._give_back(command.grant))
+                self._return(command.grant)
         elif isinstance(command, commands.GrantMemory):
             self._memory[command.request].fire(True)
         elif isinstance(command, commands.DenyMemory):
             self._memory[command.request].fire(False)
+        elif isinstance(command, commands.SetResidency):
+            self.mover.set_target(command.number, command.target)
 
     def _on_grant(self, command: commands.Grant) -> None:
         renewed = command.grant == self._grant
@@ -216,7 +239,7 @@ class Shared:
     def _end_turn(self, grant: int) -> None:
         """The quantum that came with the grant is over. Without others who wait it may go on."""
         if self._grant == grant and self._terms is not None and self._terms.contended:
-            self._engine.start(self._give_back(grant))
+            self._return(grant)
 
     def _watch_idleness(self) -> None:
         """Others wait: give the turn up after a while without work."""
@@ -227,13 +250,16 @@ class Shared:
         def look() -> None:
             contended = self._terms is not None and self._terms.contended
             if self._grant and contended and not self._in_flight and self._idle_since == since:
-                self._engine.start(self._give_back(self._grant))
+                self._return(self._grant)
 
         self._engine.after(costs.IDLE_RELEASE, look)
 
-    def _give_back(self, grant: int) -> Process:
+    def _return(self, grant: int) -> None:
         self._grant = 0
         self._terms = None
+        self._returning = self._engine.start(self._give_back(grant))
+
+    def _give_back(self, grant: int) -> Process:
         began = self._engine.now
         if self._in_flight:
             yield self._drained
@@ -245,7 +271,10 @@ class Shared:
             return
         occupied = self._occupied + (self._engine.now - self._busy_since if self._in_flight else 0.0)
         submissions, window = self._submissions, self._window
+        out, into = self.mover.moved.out_bytes, self.mover.moved.in_bytes
         self._shell.send(
-            lambda now: events.UsageReported(now, self._client, self._card.uuid, occupied, submissions, window)
+            lambda now: events.UsageReported(
+                now, self._client, self._card.uuid, occupied, submissions, window, swapped_out=out, swapped_in=into
+            )
         )
         self._engine.after(costs.USAGE_PERIOD, self._report_usage)

@@ -19,15 +19,24 @@ class Receiver(Protocol):
     def receive(self, command: commands.Command) -> None: ...
 
 
+class Watcher(Protocol):
+    """Sees all that goes in and out of the scheduler, in order."""
+
+    def event(self, event: events.Event) -> None: ...
+
+    def command(self, now: float, command: commands.Command) -> None: ...
+
+
 class Shell:
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: Settings, watcher: Watcher) -> None:
         self._engine = engine
+        self._watcher = watcher
         self._scheduler = Scheduler(settings)
         self._receivers: dict[int, Receiver] = {}
         self._wake = 0
 
-    def add_card(self, uuid: str, total: int, name: str) -> None:
-        self.handle(events.GpuAdded(self._engine.now, uuid, total, name))
+    def add_card(self, uuid: str, total: int, name: str, declared: int | None) -> None:
+        self.handle(events.GpuAdded(self._engine.now, uuid, total, name, declared))
 
     def connect(self, client: int, receiver: Receiver) -> None:
         self._receivers[client] = receiver
@@ -37,7 +46,9 @@ class Shell:
         self._engine.after(costs.MESSAGE, lambda: self.handle(make(self._engine.now)))
 
     def handle(self, event: events.Event) -> None:
+        self._watcher.event(event)
         for command in self._scheduler.handle(event):
+            self._watcher.command(self._engine.now, command)
             self._carry_out(command)
         self._scheduler.validate()
 

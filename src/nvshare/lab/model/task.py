@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nvshare.lab.model import costs
 from nvshare.lab.model.card import Card, OutOfMemory
 from nvshare.lab.model.engine import Engine, Process, Signal
 from nvshare.lab.model.link import Path
+from nvshare.lab.outcome import TaskPlan
 from nvshare.lab.workloads import pattern
-from nvshare.lab.workloads.spec import BATCH, BATCHES_IN_FLIGHT, Workload
+from nvshare.lab.workloads.spec import BATCH, BATCHES_IN_FLIGHT
 
 
 class Barrier:
@@ -20,6 +22,11 @@ class Barrier:
     def __init__(self, parties: int) -> None:
         self._missing = parties
         self._together = Signal()
+
+    def join(self, gone: Signal) -> Process:
+        """Meet for somebody who does not come, once that is known."""
+        yield gone
+        yield from self.meet()
 
     def meet(self) -> Process:
         self._missing -= 1
@@ -35,22 +42,47 @@ class TaskTimes:
     copied_bytes: int = 0
     window: int | None = None
     out_of_memory: bool = False
+    killed: bool = False
+    began: float = 0.0  # when all loops began
+    ended: float | None = None  # when the process ended
+    marks: list[tuple[float, int]] = field(default_factory=list)
 
 
 class Task:
-    def __init__(self, engine: Engine, card: Card, path: Path, user: int, workload: Workload, seed: int) -> None:
+    def __init__(self, engine: Engine, card: Card, path: Path, user: int, plan: TaskPlan) -> None:
+        workload, seed = plan.workload, plan.seed
         self._engine = engine
         self._card = card
         self._path = path
         self._user = user
+        self._plan = plan
         self._workload = workload
         self._seed = seed
+        self._done = 0
+        self._process = Signal()
+        self._gone = Signal()
         self._kernel = card.profile.kernel_seconds(workload.kernel_bytes)
         self._copied_in, self._copied_out = pattern.copied_bytes(workload.elements, seed, min(2, workload.iterations))
         self.times = TaskTimes()
 
-    def run(self, begin: Barrier, end: Barrier) -> Process:
-        """As the program with ``--barrier``: all begin their loops together, and none leaves before all are done."""
+    def start(self, begin: Barrier, end: Barrier) -> None:
+        self._process = self._engine.start(self._run(begin, end))
+        if self._plan.leaves or self._plan.killed_at is not None:
+            self._engine.start(end.join(self._gone))
+
+    def _kill(self) -> None:
+        """SIGKILL: the process and its work are gone; nothing it would have done happens."""
+        if self.times.killed:
+            return
+        self.times.killed = True
+        self.times.ended = self._engine.now
+        self._engine.kill(self._process)
+        self._path.close()
+        self._gone.fire()
+
+    def _run(self, begin: Barrier, end: Barrier) -> Process:
+        """As the program with ``--barrier``: all begin their loops together, and none leaves before all are done, but
+        those that are to leave early."""
         began = self._engine.now
         try:
             yield from self._set_up()
@@ -58,13 +90,18 @@ class Task:
             self.times.out_of_memory = True
         self.times.setup = self._engine.now - began
         yield from begin.meet()
+        self.times.began = self._engine.now
         if not self.times.out_of_memory:
             began = self._engine.now
             yield from (self._busy_loop() if self._workload.busy else self._idle_loop())
             self.times.loop = self._engine.now - began
             self.times.window = self._path.window
             yield from self._check()
-        yield from end.meet()
+        if self._plan.leaves or self._plan.killed_at is not None:
+            self._gone.fire()
+        else:
+            yield from end.meet()
+        self.times.ended = self._engine.now
         self._path.close()
 
     def _set_up(self) -> Process:
@@ -86,13 +123,22 @@ class Task:
             if len(ahead) == BATCHES_IN_FLIGHT:
                 yield ahead.popleft()
             yield from self._path.enter()
-            launches = self._path.batch(min(BATCH, left), self._kernel)
+            launches = self._path.batch(min(self._plan.marks or BATCH, left), self._kernel)
             yield launches * self._path.launch_seconds
             yield from self._path.enter()
-            ahead.append(self._launch(launches, launches * self._kernel))
+            done = self._launch(launches, launches * self._kernel)
+            done.then(functools.partial(self._progress, launches))
+            ahead.append(done)
             left -= launches
         yield ahead[-1]
         yield costs.WAKE
+
+    def _progress(self, launches: int, _: object) -> None:
+        self._done += launches
+        if self._plan.marks is not None:
+            self.times.marks.append((self._engine.now - self.times.began, self._done))
+        if self._plan.killed_at is not None and self._done >= self._plan.killed_at:
+            self._engine.after(0.0, self._kill)
 
     def _idle_loop(self) -> Process:
         pauses = self._workload.sleeps(self._seed)

@@ -33,6 +33,7 @@ class Options:
     progress: bool = False
     barrier: bool = False
     json: bool = False
+    marks: int | None = None
 
 
 class Program:
@@ -45,6 +46,7 @@ class Program:
         self._blocks = pattern.random_blocks(workload.elements, options.seed)
         self._z: list[int] = []
         self._launch: list[Callable[[], int]] = []
+        self.marks: list[tuple[float, int]] = []  # when (on the clock of all processes) how many adds were done
 
     def set_up(self) -> None:
         """Allocate, fill x and y, and prepare the launches."""
@@ -73,6 +75,7 @@ class Program:
     def _busy_loop(self) -> None:
         """Launch far ahead of the card, but not without bound."""
         check = self._context.driver.check
+        size = self._options.marks or BATCH
         marks = [self._context.mark() for _ in range(BATCHES_IN_FLIGHT)]
         progress = _Progress(self._workload.iterations, self._options)
         done = batch = 0
@@ -80,16 +83,21 @@ class Program:
             mark = marks[batch % BATCHES_IN_FLIGHT]
             if batch >= BATCHES_IN_FLIGHT:
                 mark.wait()
-                progress.show((batch - BATCHES_IN_FLIGHT + 1) * BATCH)
-            for iteration in range(done, min(done + BATCH, self._workload.iterations)):
+                self._reached((batch - BATCHES_IN_FLIGHT + 1) * size, progress)
+            for iteration in range(done, min(done + size, self._workload.iterations)):
                 code = self._launch[iteration % 2]()
                 if code:
                     check("cuLaunchKernel", code)
-            done += BATCH
+            done += size
             mark.record()
             batch += 1
         self._context.synchronize()
-        progress.show(self._workload.iterations, last=True)
+        self._reached(self._workload.iterations, progress, last=True)
+
+    def _reached(self, done: int, progress: _Progress, last: bool = False) -> None:
+        if self._options.marks is not None:
+            self.marks.append((time.monotonic(), done))
+        progress.show(done, last)
 
     def _idle_loop(self) -> None:
         """One add, wait for it, pause. What a pause overran is taken off the next, so that their mean is kept."""
@@ -180,6 +188,7 @@ def run(workload: Workload, options: Options) -> int:
                 "uuid": context.uuid,
                 "pid": os.getpid(),
                 "passed": right,
+                "marks": program.marks,
             }
             print(json.dumps(result), flush=True)
         if options.barrier:
@@ -219,6 +228,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"print {READY} after set-up and go on after a line of standard input, twice",
     )
     parser.add_argument("--json", action="store_true", help="print one final JSON line")
+    parser.add_argument("--marks", type=_positive(int), help="note the time after so many adds, again and again")
     return parser
 
 
@@ -243,6 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         progress=arguments.progress,
         barrier=arguments.barrier,
         json=arguments.json,
+        marks=arguments.marks,
     )
     try:
         return run(workload, options)

@@ -1,0 +1,136 @@
+"""Whose bytes are on the cards: requests for memory, and the targets that clients are told.
+
+``policy/admission.py`` says whether a request may be granted at all, ``policy/residency.py`` who may have how much on
+the card; here both are carried out. A request whose bytes must be on the card at once waits until they have room there;
+it is looked at again whenever something changed on its card, so it is answered or dies with its client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from nvshare.core import ledger
+from nvshare.core.commands import DenyMemory, GrantMemory, HoldMemory, SetResidency
+from nvshare.core.policy.admission import admit
+from nvshare.core.policy.multiprogramming import extra, fixed, limit, oversubscribed, room
+from nvshare.core.policy.residency import Claim, Stake, plan, steps
+from nvshare.core.state import Attachment, Client, GpuState, HeldRequest, Node, Standing
+
+ON_THE_CARD = (Standing.RUNNING, Standing.DRAINING, Standing.STUCK)
+
+
+class Residency:
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    # --- requests for memory
+
+    def request(self, place: Attachment, number: int, size: int) -> None:
+        gpu = place.gpu
+        if self._decide(HeldRequest(place, number, size), first=not gpu.pending):
+            self.node.commands.append(HoldMemory(place.client.id, gpu.uuid, number, size))
+
+    def answer(self, gpu: GpuState) -> None:
+        """Look at the requests that wait, in their order; who needs room is not overtaken by others who do."""
+        waiting, gpu.pending, gpu.wanted, gpu.room = gpu.pending, [], 0, None
+        for request in waiting:
+            request.place.wanted = 0
+        first = True
+        for request in waiting:
+            if self._decide(request, first):
+                first = False
+
+    def forget(self, place: Attachment) -> None:
+        """The client is gone: nobody waits for its answers."""
+        gpu = place.gpu
+        gpu.pending = [request for request in gpu.pending if request.place is not place]
+        gpu.wanted -= place.wanted
+        place.wanted = 0
+        gpu.room = None
+
+    def _decide(self, request: HeldRequest, first: bool) -> bool:
+        """Grant or deny; True when it has to wait. ``first``: nobody before it waits for room."""
+        place, size = request.place, request.size
+        gpu, node = place.gpu, self.node
+        denial = admit(place, size, node.gpus.values(), node.settings)
+        if denial is not None:
+            node.counters.memory_denied += 1
+            node.commands.append(
+                DenyMemory(place.client.id, gpu.uuid, request.number, size, denial.limit, denial.reason)
+            )
+            return False
+        if gpu.allocated + gpu.wanted + size > gpu.capacity:
+            if place.client.can_swap and place.standing not in ON_THE_CARD:
+                if place.target > place.allocated:
+                    self._tell(place, place.allocated)  # the new bytes come into being when its turn comes
+            elif size and (not first or limit(gpu) - gpu.held < size):
+                gpu.pending.append(request)
+                gpu.wanted += size
+                place.wanted += size
+                gpu.room = None
+                return True
+            elif place.target < place.allocated + size:
+                self._tell(place, place.allocated + size)
+        elif place.target < place.allocated + size and place.whole:
+            self._tell(place, place.allocated + size)
+        ledger.grant(place, size)
+        node.counters.memory_granted += 1
+        node.commands.append(GrantMemory(place.client.id, gpu.uuid, request.number, size))
+        return False
+
+    # --- targets
+
+    def move(self, gpu: GpuState, waiters: Callable[[GpuState], tuple[list[Attachment], list[Attachment]]]) -> None:
+        """Tell the clients of a card what they may have there now. ``waiters``: those who wait and can run, and those
+        who cannot whoever makes room."""
+        places: list[Attachment] = []
+        stakes: list[Stake] = []
+        for place, claim in self._order(gpu, *waiters(gpu)):
+            places.append(place)
+            stays = fixed(place)
+            evictable = place.client.can_swap and place.standing is Standing.IDLE
+            stakes.append(Stake(claim, stays + extra(place), stays, place.bound, place.held, evictable))
+        most = limit(gpu)
+        for index, target in steps(stakes, plan(stakes, most), most):
+            place = places[index]
+            if target < place.bound or not place.whole:  # else it is room for what it has asked for
+                self._tell(place, min(target, place.allocated))
+
+    def _order(
+        self, gpu: GpuState, able: list[Attachment], unable: list[Attachment]
+    ) -> Iterator[tuple[Attachment, Claim]]:
+        """The order in which clients will run. Those who drain stand where they will be: they are the ones to give
+        room up as soon as they can."""
+        idle: list[Attachment] = []
+        for place in gpu.attachments.values():
+            if not place.client.can_swap or place.standing in (Standing.RUNNING, Standing.STUCK):
+                yield place, Claim.RUNS
+            elif not place.client.ticket:
+                idle.append(place)
+        for claim, waiting in ((Claim.NEXT, able), (Claim.SPARE, unable)):
+            for place in waiting:
+                if place.client.can_swap and place.standing is not Standing.STUCK:
+                    yield place, claim
+        idle.sort(key=_latest_first)
+        for place in idle:
+            yield place, Claim.SPARE
+
+    def _tell(self, place: Attachment, target: int) -> None:
+        number = ledger.retarget(place, target)
+        self.node.commands.append(SetResidency(place.client.id, place.gpu.uuid, number, target))
+
+
+def can_ever_run(client: Client) -> bool:
+    """On each of its cards it is there already, or fits beside what cannot be moved there now."""
+    for place in client.gpus.values():
+        if place.whole or not oversubscribed(place.gpu):
+            continue
+        here = room(place.gpu)
+        if not here.for_each and extra(place) > here.whole:
+            return False
+    return True
+
+
+def _latest_first(place: Attachment) -> tuple[int, int]:
+    """Who ran last comes first; of those whose turns ended together, who began first."""
+    return -place.client.left, place.client.turn

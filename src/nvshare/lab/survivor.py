@@ -1,0 +1,61 @@
+"""What becomes of a task whose neighbour goes: it must be back at its solo speed within a second."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nvshare.lab.outcome import Outcome, RunPlan, TaskPlan, Timeline
+from nvshare.lab.workloads.spec import WORKLOADS, Workload
+
+WINDOW = 0.25  # seconds over which a speed is taken
+FULL_SPEED = 0.98  # of solo
+QUANTUM = 2.0  # seconds; short turns, so that the neighbour goes in a turn of its own soon
+_SURVIVOR_SECONDS = 12.0  # of work, alone
+_NEIGHBOUR_SECONDS = 3.0
+_KILLED_AFTER = 0.75  # of the neighbour's work
+
+EXIT, KILL = "exit", "kill"
+HOW = {EXIT: "exits", KILL: "is killed (SIGKILL)"}
+
+
+def workload(its: float) -> Workload:
+    """The survivor's, on a card that does so many adds per second."""
+    return replace(WORKLOADS["add"], iterations=round(_SURVIVOR_SECONDS * its))
+
+
+def plan(how: str, survivor: Workload) -> RunPlan:
+    """Two tasks that do not fit together; the first goes in the middle of one of its turns, when the other's memory is
+    on the host."""
+    iterations = round(survivor.iterations * _NEIGHBOUR_SECONDS / _SURVIVOR_SECONDS)
+    goes = TaskPlan("nvshare-goes", replace(survivor, iterations=iterations), marks=1)
+    if how == KILL:
+        goes = replace(goes, killed_at=round(iterations * _KILLED_AFTER), expected="KILLED")
+    else:
+        goes = replace(goes, leaves=True)
+    return RunPlan((goes, TaskPlan("nvshare-stays", survivor, seed=2, marks=1)), quantum=QUANTUM)
+
+
+def judge(outcome: Outcome, solo_its: float) -> float | None:
+    """How long after its neighbour's end the survivor is at full speed for good; None: never."""
+    goes, stays = (outcome.timelines[task.name] for task in outcome.tasks)
+    return None if goes.ended is None else recovery(stays, goes.ended, solo_its)
+
+
+def recovery(timeline: Timeline, since: float, solo_its: float) -> float | None:
+    """Seconds from ``since`` to the moment from which on every window of the timeline is at full speed.
+
+    A window reaches from one mark to the first that is at least ``WINDOW`` later, so that no part of a kernel is
+    guessed; the moment is the begin of the first kernel of the first of them.
+    """
+    marks = [mark for mark in timeline.marks if mark[0] >= since]
+    recovered: float | None = None
+    for index in reversed(range(len(marks))):
+        began, done = marks[index]
+        end = next((mark for mark in marks[index:] if mark[0] - began >= WINDOW), None)
+        if end is None:
+            continue
+        if (end[1] - done) / (end[0] - began) < FULL_SPEED * solo_its:
+            break
+        before = marks[index - 1][1] if index else done - 1
+        recovered = max(0.0, began - since - (done - before) / solo_its)
+    return recovered

@@ -1,0 +1,86 @@
+"""What switches cost, as seen from outside: the scheduler's own account of its last switch, asked for often enough."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from nvshare.client.connection import SchedulerError
+from nvshare.lab.outcome import Turns
+
+_PERIOD = 0.1  # seconds between two questions: a turn lasts at least a second
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One switch of one card, as the scheduler tells it. Seconds are wall-clock ones."""
+
+    out_bytes: int
+    in_bytes: int
+    seconds: float  # from the end of the turn before, its drain included
+    stall: float  # nobody had the card
+
+
+class SwitchWatch:
+    """Use as a context: collects every switch that happens inside."""
+
+    def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
+        self._status = status
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._seen: dict[str, dict[str, Any] | None] = {}
+        self.switches: list[Switch] = []
+
+    def __enter__(self) -> SwitchWatch:
+        self._look(first=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def turns(
+        self,
+        copied: tuple[int, int] | None,
+        before: tuple[int, int] | None,
+        own: tuple[int, int],
+        speed: float,
+    ) -> Turns:
+        """All of them together, in the card's seconds. Bytes come from the driver's counters (to the card, from it)
+        where it has any, less what the workloads copied themselves; else from the scheduler's account. The first switch
+        counts what came before the watch too, so it cannot be the largest."""
+        if copied is not None and before is not None:
+            into, out = (now - then - mine for now, then, mine in zip(copied, before, own, strict=True))
+        else:
+            into = sum(switch.in_bytes for switch in self.switches)
+            out = sum(switch.out_bytes for switch in self.switches)
+        return Turns(
+            switches=len(self.switches),
+            out_bytes=out,
+            in_bytes=into,
+            stall_s=speed * sum(switch.stall for switch in self.switches),
+            drain_s=speed * sum(max(0.0, switch.seconds - switch.stall) for switch in self.switches),
+            largest_bytes=max((max(switch.out_bytes, switch.in_bytes) for switch in self.switches[1:]), default=None),
+        )
+
+    def _watch(self) -> None:
+        while not self._over.wait(_PERIOD):
+            self._look()
+        self._look()
+
+    def _look(self, first: bool = False) -> None:
+        try:
+            gpus = self._status()["gpus"]
+        except SchedulerError:
+            return  # it is busy or gone; the run itself will tell
+        for gpu in gpus:
+            last = gpu.get("last_switch")
+            if last is not None and last != self._seen.get(gpu["uuid"]) and not first:
+                self.switches.append(Switch(last["bytes_out"], last["bytes_in"], last["seconds"], last["stall_s"]))
+            self._seen[gpu["uuid"]] = last

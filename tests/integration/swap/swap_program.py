@@ -1,0 +1,225 @@
+"""A CUDA program with memory of all sizes, told by lines what to do. It knows nothing of nvshare.
+
+A line is a JSON list of a command and its arguments; each is answered by one JSON value.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import sys
+from typing import Any
+
+MIB = 1 << 20
+CHUNK = 128 * MIB
+SIZES = [(1, 600), (513, 64 << 10), (512 << 10, 3 * MIB), (2 * MIB, 24 * MIB), (CHUNK - MIB, CHUNK + 9 * MIB)]
+SAMPLE = 64 << 10
+CONTEXT, MEMORY_TYPE, DEVICE_POINTER, BUFFER_ID, MANAGED, ORDINAL, START, SIZE = 1, 2, 3, 7, 8, 9, 11, 12
+
+
+class CudaError(Exception):
+    pass
+
+
+class Cuda:
+    """The driver API by name; every call that fails raises."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libcuda.so.1")
+        self.context = ctypes.c_void_p()
+        self("cuInit", ctypes.c_uint(0))
+        self("cuCtxCreate_v2", ctypes.byref(self.context), ctypes.c_uint(0), ctypes.c_int(0))
+
+    def __call__(self, function: str, *arguments: Any) -> None:
+        code = self.code(function, *arguments)
+        if code != 0:
+            raise CudaError(f"{function} answered {code}")
+
+    def code(self, function: str, *arguments: Any) -> int:
+        return int(getattr(self._library, function)(*arguments))
+
+    def write(self, pointer: int, data: bytes) -> None:
+        self("cuMemcpyHtoD_v2", ctypes.c_uint64(pointer), data, ctypes.c_size_t(len(data)))
+
+    def read(self, pointer: int, size: int) -> bytes:
+        data = ctypes.create_string_buffer(size)
+        self("cuMemcpyDtoH_v2", data, ctypes.c_uint64(pointer), ctypes.c_size_t(size))
+        return data.raw
+
+
+class Piece:
+    """An allocation: a word all over, and random bytes at places that matter (ends, chunk borders) and some others."""
+
+    def __init__(self, cuda: Cuda, size: int) -> None:
+        pointer = ctypes.c_uint64()
+        cuda("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+        self.pointer, self.size = pointer.value, size
+        self.word = 0
+        self.patches: dict[int, bytes] = {}
+        self.identity: int | None = None
+
+    def fill(self, cuda: Cuda, chooser: random.Random) -> None:
+        self.word = chooser.getrandbits(8)
+        cuda("cuMemsetD8_v2", ctypes.c_uint64(self.pointer), ctypes.c_ubyte(self.word), ctypes.c_size_t(self.size))
+        borders = [0, self.size - 40, *(at - 20 for at in range(CHUNK, self.size, CHUNK))]
+        self.patches = {}
+        for at in sorted({max(0, place) for place in [*borders, chooser.randrange(self.size)]}):
+            self.patch(cuda, at, chooser)
+
+    def patch(self, cuda: Cuda, at: int, chooser: random.Random) -> None:
+        data = chooser.randbytes(min(40, self.size - at))
+        self.patches = {old: what for old, what in self.patches.items() if old + len(what) <= at or old >= at + 40}
+        # What the new one covers of an older one is checked through the new one alone.
+        self.patches[at] = data
+        cuda.write(self.pointer + at, data)
+
+    def wrong(self, cuda: Cuda) -> int:
+        """How many of its places do not hold what was written there."""
+        bad = sum(cuda.read(self.pointer + at, len(data)) != data for at, data in self.patches.items())
+        if len(self.patches) > 1:
+            places = sorted(self.patches)
+            before, after = places[0] + len(self.patches[places[0]]), places[1]
+            if after > before + 80:  # between two patches, whichever came first, there may be remains of older ones
+                middle = before + (after - before) // 2
+                span = min(SAMPLE, after - 40 - middle)
+                bad += cuda.read(self.pointer + middle, span).count(self.word) < span - 40
+        return bad
+
+
+class Program:
+    def __init__(self) -> None:
+        self.cuda = Cuda()
+        self.pieces: list[Piece] = []
+        self.chooser = random.Random(1)
+
+    def allocate(self, count: int, seed: int) -> int:
+        """So many more pieces, filled; the bytes asked for."""
+        self.chooser = random.Random(seed)
+        total = 0
+        for _ in range(count):
+            piece = Piece(self.cuda, self.chooser.randint(*self.chooser.choice(SIZES)))
+            piece.fill(self.cuda, self.chooser)
+            self.pieces.append(piece)
+            total += piece.size
+        return total
+
+    def reserve(self, size: int) -> int:
+        """One piece that is not touched; the driver's answer."""
+        try:
+            self.pieces.append(Piece(self.cuda, size))
+        except CudaError as error:
+            return int(str(error).rpartition(" ")[2])
+        return 0
+
+    def fill_last(self) -> bool:
+        self.pieces[-1].fill(self.cuda, self.chooser)
+        return True
+
+    def churn(self) -> int:
+        """Free some, take some new ones, change some of the rest; how many there are."""
+        for _ in range(len(self.pieces) // 4):
+            piece = self.pieces.pop(self.chooser.randrange(len(self.pieces)))
+            self.cuda("cuMemFree_v2", ctypes.c_uint64(piece.pointer))
+        for piece in self.chooser.sample(self.pieces, len(self.pieces) // 3):
+            piece.patch(self.cuda, self.chooser.randrange(piece.size), self.chooser)
+        return len(self.pieces)
+
+    def free(self, count: int) -> bool:
+        for piece in [self.pieces.pop() for _ in range(min(count, len(self.pieces)))]:
+            self.cuda("cuMemFree_v2", ctypes.c_uint64(piece.pointer))
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.cuda("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return True
+
+    def verify(self) -> int:
+        return sum(piece.wrong(self.cuda) for piece in self.pieces)
+
+    def touch(self) -> bool:
+        """One small submission."""
+        self.cuda.write(self.pieces[0].pointer, self.cuda.read(self.pieces[0].pointer, 1))
+        return True
+
+    def attribute(self, pointer: int, attribute: int) -> int:
+        value = ctypes.c_uint64()
+        self.cuda("cuPointerGetAttribute", ctypes.byref(value), ctypes.c_int(attribute), ctypes.c_uint64(pointer))
+        return value.value
+
+    def names(self) -> list[str]:
+        """What does not answer about the pieces as it should."""
+        bad = []
+        for piece in self.pieces:
+            inside = piece.pointer + piece.size - 1
+            base, size = ctypes.c_uint64(), ctypes.c_size_t()
+            self.cuda("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(inside))
+            identity = self.attribute(inside, BUFFER_ID)
+            expected = {
+                "context": (self.attribute(inside, CONTEXT), self.cuda.context.value),
+                "type": (self.attribute(inside, MEMORY_TYPE), 2),
+                "pointer": (self.attribute(inside, DEVICE_POINTER), inside),
+                "managed": (self.attribute(inside, MANAGED), 0),
+                "ordinal": (self.attribute(inside, ORDINAL), 0),
+                "start": (self.attribute(inside, START), piece.pointer),
+                "size": (self.attribute(inside, SIZE), piece.size),
+                "range": ((base.value, size.value), (piece.pointer, piece.size)),
+                "identity": (identity, piece.identity or identity),
+                "several": (self._several(inside), [2, 0, 0, piece.pointer]),
+            }
+            piece.identity = identity
+            bad += [f"{what}: {got} is not {want}" for what, (got, want) in expected.items() if got != want]
+        return bad
+
+    def _several(self, pointer: int) -> list[int]:
+        kinds = (ctypes.c_int * 4)(MEMORY_TYPE, MANAGED, ORDINAL, START)
+        values = [ctypes.c_uint64() for _ in kinds]
+        places = (ctypes.c_void_p * 4)(*(ctypes.addressof(value) for value in values))
+        self.cuda("cuPointerGetAttributes", ctypes.c_uint(4), kinds, places, ctypes.c_uint64(pointer))
+        return [value.value for value in values]
+
+    def stream_ordered(self, size: int) -> int:
+        """Memory that belongs to the driver and cannot be moved."""
+        return self.cuda.code("cuMemAllocAsync", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(size), None)
+
+    def capture(self) -> int:
+        """A graph with a memset, captured, instantiated, launched; the first error."""
+        stream, graph, executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        piece = self.pieces[0]
+        return (
+            self.cuda.code("cuStreamCreate", ctypes.byref(stream), ctypes.c_uint(1))
+            or self.cuda.code("cuStreamBeginCapture_v2", stream, ctypes.c_int(0))
+            or self.cuda.code(
+                "cuMemsetD8Async",
+                ctypes.c_uint64(piece.pointer),
+                ctypes.c_ubyte(piece.patches[0][0]),
+                ctypes.c_size_t(1),
+                stream,
+            )
+            or self.cuda.code("cuStreamEndCapture", stream, ctypes.byref(graph))
+            or self.cuda.code("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0))
+            or self.cuda.code("cuGraphLaunch", executable, stream)
+            or self.cuda.code("cuStreamSynchronize", stream)
+        )
+
+    def destroy(self) -> bool:
+        self.cuda("cuCtxDestroy_v2", self.cuda.context)
+        self.pieces = []
+        return True
+
+    def fork(self) -> int:
+        """A child that ends at once, its memory being no memory of its own; how it ended."""
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main() -> None:
+    program = Program()
+    for line in sys.stdin:
+        command, *arguments = json.loads(line)
+        print(json.dumps(getattr(program, command)(*arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""What may happen while memory is away or on the way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nvshare.gpu import sim
+
+if TYPE_CHECKING:
+    from conftest import Mover, Task
+
+MIB = 1 << 20
+PATIENCE = 30.0
+pytestmark = pytest.mark.simulated
+
+Start = Callable[..., "Task"]
+
+# Takes memory on the card, outside of nvshare, until its standard input ends.
+OUTSIDER = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(sys.argv[1]))) == 0
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def in_turn(mover: Mover, task: Task, command: str, *arguments: Any) -> Any:
+    task.tell(command, *arguments)
+    mover.until(lambda: mover.waits)
+    mover.grant()
+    return task.answer()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def pinned_on_host(node: sim.SimNode, task: Task) -> int:
+    return int(node.process_counters()[0][task.process.pid]["pinned_bytes"])
+
+
+@pytest.fixture
+def away(mover: Mover, start: Start) -> Task:
+    """A task whose memory is on the host."""
+    task = start()
+    in_turn(mover, task, "allocate", 14, 11)
+    mover.swap_out(0)
+    return task
+
+
+def test_freeing_what_is_away_leaves_nothing(node: sim.SimNode, mover: Mover, away: Task) -> None:
+    assert pinned_on_host(node, away) == mover.memory.host > 0
+    assert away.ask("free", 7)
+    mover.until(lambda: mover.memory.host == mover.allocated)
+    assert pinned_on_host(node, away) == mover.memory.host
+    assert away.ask("free", 7)
+    mover.until(lambda: mover.allocated <= 2 * MIB)
+    assert pinned_on_host(node, away) == mover.memory.host == mover.allocated
+
+
+def test_freeing_what_is_on_the_way_waits_for_it(node: sim.SimNode, mover: Mover, away: Task) -> None:
+    # WHEN memory is freed while it comes in, and the rest while it goes out
+    mover.set_target(mover.allocated)
+    assert away.ask("free", 7)
+    mover.swap_in()
+    assert in_turn(mover, away, "verify") == 0
+    mover.drop()
+    mover.set_target(0)
+    assert away.ask("free", 7)
+    mover.until(lambda: mover.allocated <= 2 * MIB and mover.memory.resident == 0)
+    assert pinned_on_host(node, away) == mover.memory.host == mover.allocated
+
+
+def test_a_context_can_end_while_its_memory_is_away_or_on_the_way(
+    node: sim.SimNode, mover: Mover, away: Task
+) -> None:
+    mover.set_target(mover.allocated)
+    assert away.ask("destroy")
+    mover.until(lambda: mover.allocated == 0 and mover.memory.resident == 0 and mover.memory.host == 0)
+    assert node.counters()[0]["memory_used"] == 0
+    assert pinned_on_host(node, away) == 0
+    assert not any("WARN" in line for line in away.end())
+
+
+@pytest.mark.parametrize("on_the_way", [False, True])
+def test_a_program_ends_cleanly_and_quickly_while_its_memory_is_away(
+    node: sim.SimNode, mover: Mover, away: Task, on_the_way: bool
+) -> None:
+    if on_the_way:
+        mover.set_target(mover.allocated)
+    before = time.monotonic()
+    assert not any("WARN" in line for line in away.end())
+    assert time.monotonic() - before < 5
+    wait_for(lambda: node.counters()[0]["memory_used"] == 0)
+
+
+def test_a_killed_program_leaves_nothing(node: sim.SimNode, mover: Mover, away: Task) -> None:
+    mover.set_target(mover.allocated)
+    mover.until(lambda: mover.memory.resident > 0)
+    away.process.kill()
+    away.process.wait()
+    wait_for(lambda: node.counters()[0]["memory_used"] == 0)
+
+
+def test_a_forked_child_disturbs_nothing(mover: Mover, away: Task) -> None:
+    assert away.ask("fork") == 0
+    mover.swap_in()
+    assert in_turn(mover, away, "verify") == 0
+    mover.swap_out(0)
+    mover.set_target(mover.allocated)
+    assert away.ask("fork") == 0
+    mover.swap_in()
+    assert in_turn(mover, away, "verify") == 0
+
+
+def test_a_scheduler_that_returns_is_told_what_is_where(
+    node: sim.SimNode, mover: Mover, away: Task
+) -> None:
+    # GIVEN a task of which a part is on the card
+    part = mover.allocated // 2
+    mover.set_target(part)
+    mover.until(lambda: mover.memory.applied == mover.target_number and mover.memory.host <= mover.allocated - part + 128 * MIB)
+    allocated = mover.allocated
+    away.tell("verify")
+    # WHEN the scheduler dies and another one takes its place
+    mover.close()
+    successor = type(mover)(node.socket)
+    try:
+        successor.until(lambda: successor.hello)
+        # THEN it hears the truth, and nothing runs or moves before it says so
+        assert successor.hello is not None
+        entry = successor.hello.gpus[0]
+        assert entry.allocated == allocated
+        assert 0 < entry.resident < allocated
+        successor.until(lambda: successor.waits)
+        successor.swap_in()
+        successor.grant()
+        assert away.answer() == 0
+    finally:
+        successor.close()
+
+
+@pytest.mark.slow
+def test_a_task_that_is_left_alone_brings_itself_back(node: sim.SimNode, mover: Mover, away: Task) -> None:
+    # GIVEN a task that waits, away WHEN the scheduler dies
+    away.tell("verify")
+    mover.until(lambda: mover.waits)
+    mover.close()
+    died = time.monotonic()
+    # THEN after ten seconds it comes back and goes on
+    assert away.answer() == 0
+    assert 9 < time.monotonic() - died < 20
+    assert sum("no scheduler for 10 s" in line for line in away.end()) == 1
+
+
+def test_a_card_that_somebody_outside_fills_is_waited_for(node: sim.SimNode, mover: Mover, away: Task) -> None:
+    # GIVEN a process outside of nvshare that took the card meanwhile
+    free = 14913 * MIB - int(node.counters()[0]["memory_used"])
+    outsider = subprocess.Popen(
+        [sys.executable, "-c", OUTSIDER, str(free - 1009 * MIB - 64 * MIB)],
+        env={**dict(__import__("os").environ), **node.env()},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert outsider.stdout is not None
+        assert outsider.stdout.readline() == "ready\n"
+        # WHEN the task may come back THEN it waits, and says for what
+        mover.set_target(mover.allocated)
+        away.tell("verify")
+        mover.until(lambda: mover.waits)
+        mover.grant()
+        assert away.process.stderr is not None
+        while "waiting for" not in (line := away.process.stderr.readline()):
+            assert line
+        assert "outside nvshare" in line
+    finally:
+        outsider.communicate()
+    # AND goes on when there is room
+    assert away.answer() == 0

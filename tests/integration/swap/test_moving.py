@@ -1,0 +1,196 @@
+"""Memory that leaves the card and comes back: contents, addresses, and who may run when."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nvshare.gpu import sim
+
+if TYPE_CHECKING:
+    from conftest import Mover, Task
+
+MIB = 1 << 20
+pytestmark = pytest.mark.simulated
+
+Start = Callable[..., "Task"]
+
+
+def in_turn(mover: Mover, task: Task, command: str, *arguments: Any) -> Any:
+    """Let the task do something that needs a turn, and give it one if it asks."""
+    task.tell(command, *arguments)
+    mover.until(lambda: mover.waits)
+    mover.grant()
+    return task.answer()
+
+
+def held(node: sim.SimNode) -> int:
+    """Bytes of allocations on the card: all but what contexts take."""
+    gpu = node.counters()[0]
+    return int(gpu["memory_used"]) - len([each for each in gpu["contexts"] if each["context"]]) * 1009 * MIB
+
+
+def test_memory_leaves_and_returns_as_it_was(node: sim.SimNode, mover: Mover, start: Start) -> None:
+    # GIVEN a task with memory of all sizes
+    task = start()
+    in_turn(mover, task, "allocate", 20, 7)
+    total = mover.allocated
+    assert mover.hello is not None and mover.hello.flags == 1
+    assert held(node) == total > 300 * MIB
+    # WHEN it is told to leave the card THEN the card is free, every byte is on the host, and that is what it says
+    mover.swap_out(0)
+    assert held(node) == 0
+    assert (mover.memory.host, mover.memory.pinned) == (total, 0)
+    assert node.counters()[0]["bytes_d2h"] >= total
+    # AND everything that names memory answers as before
+    assert task.ask("names") == []
+    # WHEN it may come back THEN it does, and every byte is as it was
+    mover.swap_in()
+    assert (mover.memory.host, mover.memory.resident) == (0, total)
+    assert in_turn(mover, task, "verify") == 0
+    # AND each chunk was told
+    assert [update.applied for update in mover.updates] == sorted(update.applied for update in mover.updates)
+    assert len({update.resident for update in mover.updates}) > 5
+    mover.until(lambda: (mover.usage.swapped_out, mover.usage.swapped_in) == (total, total))
+    said = task.end()
+    assert sum("Swapped out" in line for line in said) == sum("Swapped in" in line for line in said) == 1
+
+
+def test_only_what_must_leave_is_copied_and_only_once(node: sim.SimNode, mover: Mover, start: Start) -> None:
+    # GIVEN a task with ten pieces of 30 MiB
+    task = start()
+    for _ in range(10):
+        assert task.ask("reserve", 30 * MIB) == 0
+        in_turn(mover, task, "fill_last")
+        mover.drop()
+    before = node.counters()[0]["bytes_d2h"]
+    # WHEN it may keep 100 MiB of the 300 THEN seven pieces go
+    mover.swap_out(100 * MIB)
+    assert mover.memory.resident == 90 * MIB
+    assert node.counters()[0]["bytes_d2h"] - before == 210 * MIB
+    # WHEN they come and go again without a turn in between THEN nothing is copied out: the host has them
+    mover.swap_in()
+    mover.swap_out(100 * MIB)
+    assert mover.memory.resident == 90 * MIB
+    assert node.counters()[0]["bytes_d2h"] - before == 210 * MIB
+    # WHEN it had a turn THEN they are copied, because they may have changed
+    mover.swap_in()
+    assert in_turn(mover, task, "verify") == 0
+    mover.swap_out(0)
+    assert node.counters()[0]["bytes_d2h"] - before >= 510 * MIB
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_contents_survive_hundreds_of_rounds(node: sim.SimNode, mover: Mover, start: Start, seed: int) -> None:
+    # GIVEN a task that changes, frees and takes memory
+    task, chooser = start(), random.Random(seed)
+    in_turn(mover, task, "allocate", 16, seed)
+    for _ in range(300):
+        # WHEN again and again parts of its memory leave, return, leave before they have returned
+        mover.drop()
+        for _ in range(chooser.randint(1, 3)):
+            mover.set_target(chooser.randrange(mover.allocated + 1))
+        if chooser.random() < 0.3:
+            mover.until(lambda: mover.memory.applied == mover.target_number)
+            assert task.ask("free", 1)
+        if chooser.random() < 0.5:
+            mover.swap_out(chooser.randrange(mover.allocated + 1))
+            assert task.ask("names") == []
+        if chooser.random() < 0.3:
+            assert task.ask("reserve", chooser.randint(1, 40 * MIB)) == 0
+            mover.swap_in()
+            in_turn(mover, task, "fill_last")
+        mover.drop()
+        mover.swap_in()
+        # THEN whatever the order, everything is right when the turn comes
+        assert in_turn(mover, task, "verify") == 0
+        task.ask("churn")
+        task.ask("allocate", chooser.randint(0, 8), chooser.getrandbits(32))
+    # AND nothing is left behind when all is freed
+    task.ask("free", 1 << 30)
+    mover.until(lambda: mover.allocated <= 2 * MIB)
+    assert held(node) == mover.memory.resident == mover.allocated
+    task.end()
+
+
+def test_a_grant_takes_effect_when_the_memory_is_there(node: sim.SimNode, mover: Mover, start: Start) -> None:
+    # GIVEN a task whose memory is on the host
+    task = start()
+    in_turn(mover, task, "allocate", 12, 3)
+    mover.swap_out(0)
+    task.tell("verify")
+    mover.until(lambda: mover.waits)
+    # WHEN it is granted first and may come back later, bit by bit
+    mover.grant()
+    for share in (0.3, 0.6, 1.0):
+        mover.set_target(int(mover.allocated * share))
+    # THEN it runs, on the right contents
+    assert task.answer() == 0
+
+
+def test_a_target_that_changes_on_the_way_is_kept_to(node: sim.SimNode, mover: Mover, start: Start) -> None:
+    task = start()
+    in_turn(mover, task, "allocate", 16, 5)
+    mover.drop()
+    # WHEN the target falls and rises before anything can have been moved THEN the last one counts
+    for _ in range(10):
+        mover.set_target(0)
+        mover.set_target(mover.allocated)
+    mover.until(
+        lambda: mover.memory.applied == mover.target_number and mover.memory.resident == mover.allocated
+    )
+    assert in_turn(mover, task, "verify") == 0
+
+
+def test_memory_taken_while_away_comes_into_being_with_the_turn(
+    node: sim.SimNode, mover: Mover, start: Start
+) -> None:
+    # GIVEN a task that is away
+    task = start()
+    in_turn(mover, task, "allocate", 6, 3)
+    mover.swap_out(0)
+    copied = node.counters()[0]["bytes_d2h"]
+    # WHEN it takes more THEN it gets it, but not on the card
+    assert task.ask("reserve", 200 * MIB) == 0
+    assert task.ask("reserve", 1000) == 0
+    assert held(node) == 0
+    assert task.ask("names") == []
+    # AND it can be used in its turn
+    mover.swap_in()
+    assert mover.memory.resident == mover.allocated
+    assert in_turn(mover, task, "fill_last")
+    assert task.ask("verify") == 0
+    assert node.counters()[0]["bytes_d2h"] - copied < 100 * MIB
+
+
+def test_what_cannot_be_moved_waits_for_the_turn(node: sim.SimNode, mover: Mover, start: Start) -> None:
+    task = start()
+    in_turn(mover, task, "allocate", 6, 3)
+    mover.swap_out(0)
+    # WHEN memory of the driver's own is asked for THEN that waits until it may be on the card
+    task.tell("stream_ordered", 64 * MIB)
+    mover.until(lambda: mover.waits)
+    assert held(node) == 0
+    mover.swap_in()
+    assert task.answer() == 0
+    mover.until(lambda: mover.memory.pinned == 64 * MIB)
+    # AND it stays there when the rest goes
+    mover.swap_out(64 * MIB)
+    assert mover.memory.resident == mover.memory.pinned == 64 * MIB
+
+
+def test_a_capture_waits_for_the_turn(mover: Mover, start: Start) -> None:
+    task = start()
+    in_turn(mover, task, "allocate", 6, 3)
+    mover.swap_out(0)
+    task.tell("capture")
+    mover.until(lambda: mover.waits)
+    mover.set_target(mover.allocated)
+    mover.grant()
+    assert task.answer() == 0
+    assert task.ask("verify") == 0

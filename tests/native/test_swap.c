@@ -1,0 +1,551 @@
+/* Memory that moves between card and host: states of chunks, the interlock with the gate, failures, and frees of what
+ * is on its way; over a driver whose memory has contents and room for just so much. */
+#define NVS_CHUNK_BYTES (4ull << 20)
+#include "fake_memory.h"
+
+static void set_target(uint64_t bytes)
+{
+	static uint64_t number;
+	nvs_residency_set(0, bytes, ++number);
+	nvs_mover_kick();
+}
+
+static struct nvs_holding now(void)
+{
+	struct nvs_holding view;
+	nvs_residency_view(0, &view);
+	return view;
+}
+
+/* What was asked for has been done. */
+#define UNTIL(condition)                                                                                               \
+	do {                                                                                                           \
+		for (int tries = 0; !(condition); tries++) {                                                           \
+			assert(tries < 100000);                                                                        \
+			nvs_sleep_ns(100 * NVS_NS_PER_US);                                                             \
+		}                                                                                                      \
+	} while (0)
+
+static CUdeviceptr must_alloc(size_t n)
+{
+	CUdeviceptr p = 0;
+	assert(cuMemAlloc_v2(&p, n) == CUDA_SUCCESS && p != 0);
+	return p;
+}
+
+static void must_free(CUdeviceptr p)
+{
+	assert(cuMemFree_v2(p) == CUDA_SUCCESS);
+}
+
+/* As work of the application would: only where there is memory. */
+static void write_all(CUdeviceptr p, size_t n, uint8_t seed)
+{
+	pthread_mutex_lock(&fake_lock);
+	for (size_t at = 0; at < n; at += 1021)
+		*fake_memory_at(p + at, 1) = (uint8_t)(seed + at);
+	pthread_mutex_unlock(&fake_lock);
+}
+
+static void check_all(CUdeviceptr p, size_t n, uint8_t seed)
+{
+	pthread_mutex_lock(&fake_lock);
+	for (size_t at = 0; at < n; at += 1021)
+		assert(*fake_memory_at(p + at, 1) == (uint8_t)(seed + at));
+	pthread_mutex_unlock(&fake_lock);
+}
+
+static void shut(void)
+{
+	nvs_residency_shut();
+	nvs_mover_kick();
+}
+
+static void swap_out(uint64_t target)
+{
+	shut();
+	set_target(target);
+	UNTIL(now().resident <= target && now().leaving == 0);
+}
+
+static void swap_in(void)
+{
+	set_target(NVS_UNLIMITED);
+	UNTIL(now().absent == 0);
+}
+
+static void test_contents_leave_and_return_at_the_same_address(void)
+{
+	CUdeviceptr p = must_alloc(14 * MIB), small = must_alloc(1000);
+	write_all(p, 14 * MIB, 3);
+	write_all(small, 1000, 4);
+	swap_out(0);
+	assert(fake_handles == 0 && fake_maps == 0 && now().host == 16 * MIB && now().absent == 16 * MIB);
+	swap_in();
+	assert(now().resident == 16 * MIB && now().host == 0);
+	check_all(p, 14 * MIB, 3);
+	check_all(small, 1000, 4);
+	must_free(p);
+	must_free(small);
+}
+
+static void test_nothing_leaves_while_the_gate_is_open(void)
+{
+	CUdeviceptr p = must_alloc(8 * MIB);
+	assert(nvs_residency_open());
+	set_target(0);
+	nvs_mover_pause(); /* the mover has seen it */
+	nvs_mover_resume();
+	assert(now().resident == 8 * MIB && now().leaving == 0);
+	shut();
+	UNTIL(now().resident == 0);
+	assert(!nvs_residency_open()); /* AND the gate does not open before all is back */
+	swap_in();
+	assert(nvs_residency_open());
+	must_free(p);
+}
+
+static void test_a_clean_copy_goes_without_being_copied(void)
+{
+	CUdeviceptr p = must_alloc(8 * MIB);
+	write_all(p, 8 * MIB, 9);
+	swap_out(0);
+	swap_in();
+	uint64_t copied = fake_copied_out;
+	swap_out(0);
+	assert(fake_copied_out == copied);
+	swap_in();
+	/* WHEN work may have changed it, THEN it is copied again */
+	assert(nvs_residency_open());
+	write_all(p, 8 * MIB, 10);
+	swap_out(0);
+	assert(fake_copied_out == copied + 8 * MIB);
+	swap_in();
+	check_all(p, 8 * MIB, 10);
+	must_free(p);
+}
+
+static void test_what_was_never_written_is_never_copied(void)
+{
+	swap_out(0);
+	uint64_t copied = fake_copied_out + fake_copied_in;
+	CUdeviceptr p = must_alloc(12 * MIB);
+	assert(fake_handles == 0 && now().absent == 12 * MIB && now().host == 0);
+	assert(!nvs_residency_open());
+	swap_in();
+	assert(fake_handles == 3);
+	swap_out(0);
+	assert(now().host == 0 && fake_handles == 0);
+	assert(fake_copied_out + fake_copied_in == copied);
+	swap_in();
+	must_free(p);
+}
+
+/* GIVEN large and small allocations WHEN a part has to go THEN no more than needed, the large ones first, slabs last.
+ */
+static void test_the_least_leaves_and_slabs_go_last(void)
+{
+	CUdeviceptr small = must_alloc(100), large = must_alloc(16 * MIB), middle = must_alloc(6 * MIB);
+	swap_out(20 * MIB);
+	assert(now().resident == 20 * MIB && fake_copied_out >= 4 * MIB);
+	assert(nvs_residency_is_away(0, large + 12 * MIB));
+	swap_out(2 * MIB);
+	assert(now().resident == 2 * MIB && !nvs_residency_is_away(0, small));
+	assert(nvs_residency_is_away(0, large) && nvs_residency_is_away(0, middle));
+	swap_in();
+	must_free(small);
+	must_free(large);
+	must_free(middle);
+}
+
+static void test_a_target_is_never_exceeded_on_the_way_in(void)
+{
+	CUdeviceptr p = must_alloc(20 * MIB);
+	swap_out(0);
+	set_target(11 * MIB);
+	UNTIL(now().resident == 8 * MIB && now().arriving == 0);
+	nvs_mover_pause();
+	nvs_mover_resume();
+	assert(now().resident == 8 * MIB && fake_handles == 2);
+	swap_in();
+	must_free(p);
+}
+
+/* GIVEN a copy under way WHEN the target rises again THEN the chunk stays, with a copy on the host. */
+static void test_a_chunk_on_its_way_out_may_stay(void)
+{
+	CUdeviceptr p = must_alloc(4 * MIB);
+	atomic_store(&fake_copies_hang, true);
+	shut();
+	set_target(0);
+	UNTIL(now().leaving == 4 * MIB);
+	assert(!nvs_residency_open());
+	set_target(NVS_UNLIMITED);
+	atomic_store(&fake_copies_hang, false);
+	UNTIL(now().absent == 0);
+	assert(fake_handles == 1 && now().resident == 4 * MIB);
+	assert(nvs_residency_open());
+	must_free(p);
+}
+
+static void *free_it(void *p)
+{
+	fake_current = &fake_contexts[0];
+	must_free((CUdeviceptr)(uintptr_t)p);
+	return NULL;
+}
+
+/* GIVEN two allocations, one of them on its way WHEN both are freed THEN one free waits and the other does not. */
+static void test_a_free_waits_for_its_own_chunks_only(void)
+{
+	CUdeviceptr p = must_alloc(8 * MIB), q = must_alloc(2 * MIB);
+	atomic_store(&fake_copies_hang, true);
+	shut();
+	set_target(2 * MIB);
+	UNTIL(now().leaving == 8 * MIB);
+	must_free(q);
+	pthread_t freeing;
+	pthread_create(&freeing, NULL, free_it, (void *)(uintptr_t)p);
+	nvs_sleep_ns(5 * NVS_NS_PER_MS);
+	assert(now().leaving == 8 * MIB && fake_handles == 2);
+	atomic_store(&fake_copies_hang, false);
+	pthread_join(freeing, NULL);
+	assert(now().leaving == 0 && now().resident == 0 && now().host == 0);
+}
+
+static void test_a_full_card_is_waited_for(void)
+{
+	CUdeviceptr p = must_alloc(12 * MIB);
+	write_all(p, 12 * MIB, 5);
+	swap_out(0);
+	/* GIVEN somebody else on the card WHEN the memory may return THEN it comes as far as there is room */
+	fake_capacity = 6 * MIB;
+	set_target(NVS_UNLIMITED);
+	UNTIL(now().absent == 8 * MIB && now().arriving == 0);
+	assert(!nvs_residency_open());
+	/* AND the rest when there is */
+	pthread_mutex_lock(&fake_lock);
+	fake_capacity = UINT64_MAX;
+	pthread_mutex_unlock(&fake_lock);
+	UNTIL(now().absent == 0);
+	check_all(p, 12 * MIB, 5);
+	must_free(p);
+}
+
+static void test_a_failure_while_mapping_leaves_nothing_behind(void)
+{
+	CUdeviceptr p = must_alloc(4 * MIB);
+	write_all(p, 4 * MIB, 6);
+	for (int at = 1; at <= 3; at++) { /* create, map, access */
+		swap_out(0);
+		fake_fail_at = at;
+		swap_in(); /* it is tried again */
+		assert(fake_handles == 1 && fake_maps == 1);
+		check_all(p, 4 * MIB, 6);
+	}
+	must_free(p);
+}
+
+/* ---- the host ---- */
+
+static char full_host[64], *no_host;
+
+static void host_has(uint64_t kib)
+{
+	char path[128];
+	snprintf(path, sizeof(path), "%s/meminfo", full_host);
+	FILE *file = fopen(path, "w");
+	fprintf(file, "MemTotal:       16777216 kB\nMemAvailable:    %llu kB\n", (unsigned long long)kib);
+	fclose(file);
+	nvs_mover_pause();
+	proc_root = full_host;
+	nvs_mover_resume();
+}
+
+static void host_is_itself(void)
+{
+	nvs_mover_pause();
+	proc_root = "/proc";
+	nvs_mover_resume();
+}
+
+static void test_what_the_host_cannot_take_stays_and_is_reported(void)
+{
+	CUdeviceptr p = must_alloc(8 * MIB);
+	write_all(p, 8 * MIB, 7);
+	host_has(1024);
+	shut();
+	set_target(0);
+	UNTIL(now().pinned == 8 * MIB);
+	assert(now().resident == 8 * MIB && now().absent == 0 && fake_handles == 2);
+	assert(nvs_residency_open()); /* it can run all the same */
+	check_all(p, 8 * MIB, 7);
+	host_is_itself();
+	must_free(p);
+}
+
+static void test_an_allocation_that_neither_card_nor_host_can_take_is_refused(void)
+{
+	CUdeviceptr p;
+	swap_out(0);
+	host_has(1024);
+	assert(cuMemAlloc_v2(&p, 8 * MIB) == CUDA_ERROR_OUT_OF_MEMORY);
+	assert(fake_allocated[0] == 0 && now().absent == 0 && fake_reservations == 0);
+	/* WHEN the card has room THEN the host is not asked */
+	set_target(8 * MIB);
+	p = must_alloc(8 * MIB);
+	must_free(p);
+	host_is_itself();
+}
+
+static void test_promises_are_kept_and_forgiven(void)
+{
+	swap_out(0);
+	host_has(16777216 / 20 + 20 * 1024); /* the headroom and 20 MiB */
+	CUdeviceptr p = must_alloc(12 * MIB), q;
+	assert(cuMemAlloc_v2(&q, 12 * MIB) == CUDA_ERROR_OUT_OF_MEMORY);
+	must_free(p);
+	p = must_alloc(12 * MIB);
+	host_is_itself();
+	swap_in();
+	must_free(p);
+}
+
+static void test_buffers_are_made_before_they_are_needed(void)
+{
+	CUdeviceptr p = must_alloc(16 * MIB);
+	assert(nvs_residency_open());
+	nvs_residency_prepare(0, 8 * MIB);
+	nvs_mover_kick();
+	UNTIL(now().buffered == 8 * MIB);
+	nvs_mover_pause();
+	assert(fake_registered == 8 * MIB);
+	nvs_mover_resume();
+	swap_out(8 * MIB); /* THEN those are used */
+	assert(now().buffered == 8 * MIB);
+	swap_in();
+	must_free(p);
+	assert(fake_registered == 0);
+}
+
+/* ---- contexts, peers, and what others know ---- */
+
+static void test_a_context_that_ends_takes_its_page_locks_and_streams_along(void)
+{
+	CUdeviceptr p = must_alloc(8 * MIB);
+	write_all(p, 8 * MIB, 8);
+	swap_out(0);
+	assert(fake_registered == 8 * MIB && fake_streams == 2);
+	nvs_mover_context_ends(&fake_contexts[0]);
+	assert(fake_registered == 0 && fake_streams == 0 && fake_events == 0);
+	/* AND what is left goes on in another */
+	swap_in();
+	check_all(p, 8 * MIB, 8);
+	assert(nvs_residency_open());
+	swap_out(0);
+	assert(fake_registered == 8 * MIB);
+	swap_in();
+	must_free(p);
+}
+
+static void test_a_peer_may_use_what_comes_back(void)
+{
+	CUdeviceptr p = must_alloc(8 * MIB);
+	swap_out(4 * MIB);
+	assert(nvs_backing_allow_peer(0, 1) == CUDA_SUCCESS);
+	swap_in();
+	for (int i = 0; i < FAKE_SLOTS; i++)
+		assert(fake_mapped[i].base == 0 || fake_mapped[i].accessors == 3);
+	must_free(p);
+}
+
+static void test_memory_that_others_know_stays(void)
+{
+	CUdeviceptr p = must_alloc(12 * MIB);
+	nvs_residency_hold(0, p + 5 * MIB, 1);
+	assert(now().pinned == 4 * MIB);
+	swap_out(4 * MIB);
+	assert(!nvs_residency_is_away(0, p + 4 * MIB) && nvs_residency_is_away(0, p));
+	swap_in();
+	must_free(p);
+}
+
+static void test_a_broken_context_is_left_to_the_application(void)
+{
+	CUdeviceptr p = must_alloc(8 * MIB);
+	swap_out(4 * MIB);
+	atomic_store(&fake_copies_fail, true);
+	set_target(0);
+	UNTIL(now().pinned == 4 * MIB);
+	swap_in(); /* contents are lost, but nobody waits for ever */
+	assert(nvs_residency_open());
+	atomic_store(&fake_copies_fail, false);
+	must_free(p);
+}
+
+static void test_memory_that_cannot_move_waits_for_room(void)
+{
+	CUdeviceptr p = must_alloc(4 * MIB);
+	swap_out(0);
+	set_target(6 * MIB);
+	UNTIL(now().absent == 0);
+	assert(nvs_residency_claim_at_once(0, 2 * MIB));
+	assert(!nvs_residency_claim_at_once(0, 2 * MIB));
+	assert(now().resident == 6 * MIB);
+	nvs_residency_forget(0, 2 * MIB, 0);
+	must_free(p);
+}
+
+/* ---- schedulers that come and go ---- */
+
+static void test_a_lost_scheduler_stops_what_leaves_not_what_comes(void)
+{
+	CUdeviceptr p = must_alloc(12 * MIB);
+	swap_out(4 * MIB);
+	set_target(0);
+	UNTIL(now().resident == 0);
+	set_target(8 * MIB);
+	nvs_residency_orphaned();
+	UNTIL(now().resident == 8 * MIB && now().arriving == 0);
+	assert(now().target == 8 * MIB);
+	/* WHEN another one takes over THEN nothing moves until it speaks */
+	nvs_residency_registering();
+	assert(now().target == 8 * MIB && now().number == 0);
+	/* AND one that grants without ever having set a target means all */
+	nvs_residency_granted(0);
+	nvs_mover_kick();
+	UNTIL(now().absent == 0);
+	nvs_residency_orphaned();
+	assert(now().target == NVS_UNLIMITED);
+	must_free(p);
+}
+
+/* ---- all at once ---- */
+
+#define THREADS 3
+#define ROUNDS 60
+static _Atomic bool stop;
+
+/* Allocates and frees without pause, wherever its memory is. */
+static void *come_and_go(void *argument)
+{
+	uint32_t state = 5 + (uint32_t)(uintptr_t)argument;
+	CUdeviceptr held[8] = {0};
+	fake_current = &fake_contexts[0];
+	while (!atomic_load(&stop)) {
+		state = state * 1664525u + 1013904223u;
+		CUdeviceptr *slot = &held[state >> 29];
+		if (*slot != 0) {
+			must_free(*slot);
+			*slot = 0;
+		} else {
+			*slot = must_alloc(1 + (state >> 8) % (10 * MIB));
+		}
+	}
+	for (int i = 0; i < 8; i++)
+		if (held[i] != 0)
+			must_free(held[i]);
+	return NULL;
+}
+
+/* As the link thread does: turns and targets, with contents checked and changed in each turn. */
+static void test_turns_targets_allocations_and_frees_at_once(void)
+{
+	enum { PIECES = 5 };
+	pthread_t threads[THREADS];
+	CUdeviceptr pieces[PIECES];
+	size_t sizes[PIECES] = {9 * MIB, 3000, 4 * MIB, 2 * MIB + 1, 700};
+	for (int i = 0; i < PIECES; i++) {
+		pieces[i] = must_alloc(sizes[i]);
+		write_all(pieces[i], sizes[i], (uint8_t)i);
+	}
+	atomic_store(&stop, false);
+	for (uintptr_t i = 0; i < THREADS; i++)
+		pthread_create(&threads[i], NULL, come_and_go, (void *)i);
+	uint32_t state = 99;
+	for (int round = 0; round < ROUNDS; round++) {
+		shut();
+		for (int i = 0; i < 3; i++) {
+			state = state * 1664525u + 1013904223u;
+			set_target((state >> 8) % (40 * MIB));
+			nvs_sleep_ns((state >> 20) * 200);
+		}
+		set_target(NVS_UNLIMITED);
+		UNTIL(nvs_residency_open());
+		for (int i = 0; i < PIECES; i++) {
+			check_all(pieces[i], sizes[i], (uint8_t)(i + round));
+			write_all(pieces[i], sizes[i], (uint8_t)(i + round + 1));
+		}
+	}
+	atomic_store(&stop, true);
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	for (int i = 0; i < PIECES; i++)
+		must_free(pieces[i]);
+}
+
+static bool no_buffers_left(void)
+{
+	nvs_mover_pause();
+	bool none = buffers == NULL && atomic_load(&promised_bytes) == 0;
+	nvs_mover_resume();
+	return none;
+}
+
+static void after_each(void)
+{
+	fake_capacity = UINT64_MAX;
+	nvs_residency_free_all();
+	UNTIL(nvs_residency_open());
+	nvs_memory_reap(1);
+	nvs_slab_trim(0);
+	UNTIL(no_buffers_left());
+	nvs_mover_pause();
+	assert(now().buffered == 0 && fake_registered == 0);
+	devices[0].wanted = stuck_at[0] = 0;
+	fake_next_handle = 1;
+	nvs_mover_resume();
+}
+
+#define RUN_SWAP(test)                                                                                                 \
+	do {                                                                                                           \
+		fake_begin();                                                                                          \
+		test();                                                                                                \
+		after_each();                                                                                          \
+		fake_end();                                                                                            \
+	} while (0)
+
+int main(void)
+{
+	snprintf(full_host, sizeof(full_host), "/tmp/nvshare-test-XXXXXX");
+	no_host = mkdtemp(full_host);
+	assert(no_host != NULL);
+	fake_has_contents = true;
+	RUN_SWAP(test_contents_leave_and_return_at_the_same_address);
+	RUN_SWAP(test_nothing_leaves_while_the_gate_is_open);
+	RUN_SWAP(test_a_clean_copy_goes_without_being_copied);
+	RUN_SWAP(test_what_was_never_written_is_never_copied);
+	RUN_SWAP(test_the_least_leaves_and_slabs_go_last);
+	RUN_SWAP(test_a_target_is_never_exceeded_on_the_way_in);
+	RUN_SWAP(test_a_chunk_on_its_way_out_may_stay);
+	RUN_SWAP(test_a_free_waits_for_its_own_chunks_only);
+	RUN_SWAP(test_a_full_card_is_waited_for);
+	RUN_SWAP(test_a_failure_while_mapping_leaves_nothing_behind);
+	RUN_SWAP(test_what_the_host_cannot_take_stays_and_is_reported);
+	RUN_SWAP(test_an_allocation_that_neither_card_nor_host_can_take_is_refused);
+	RUN_SWAP(test_promises_are_kept_and_forgiven);
+	RUN_SWAP(test_buffers_are_made_before_they_are_needed);
+	RUN_SWAP(test_a_context_that_ends_takes_its_page_locks_and_streams_along);
+	RUN_SWAP(test_a_peer_may_use_what_comes_back);
+	RUN_SWAP(test_memory_that_others_know_stays);
+	RUN_SWAP(test_a_broken_context_is_left_to_the_application);
+	RUN_SWAP(test_memory_that_cannot_move_waits_for_room);
+	RUN_SWAP(test_a_lost_scheduler_stops_what_leaves_not_what_comes);
+	RUN_SWAP(test_turns_targets_allocations_and_frees_at_once);
+	char path[128];
+	snprintf(path, sizeof(path), "%s/meminfo", full_host);
+	unlink(path);
+	rmdir(full_host);
+	puts("PASS");
+	return 0;
+}
