@@ -218,6 +218,7 @@ static void fill_entry(struct nvs_gpu_entry *entry, struct nvs_gpu *gpu)
 	entry->resident = view.resident;
 	entry->grant = gpu->grant;
 	gpu->announced = true;
+	gpu->given_back = 0;
 	gpu->released = 0;
 	gpu->dirty_since = 0;
 	gpu->told = (struct nvs_usage_counters){.window = NVS_WINDOW_MAX};

@@ -18,6 +18,7 @@ from nvshare import native
 from nvshare.gpu import sim
 from nvshare.wire.codec import Decoder, Encoder, Unknown
 from nvshare.wire.messages import (
+    FLAG_CONTENDED,
     DropLock,
     LockOk,
     LockReleased,
@@ -243,6 +244,29 @@ def test_a_drop_is_answered_after_the_work_and_the_next_launch_asks_again(
         "Sent LOCK_RELEASED",
         "Received LOCK_OK",
     ]
+
+
+def test_new_terms_that_cross_a_release_do_not_bring_the_grant_back(
+    node: sim.SimNode, scheduler: ScriptedScheduler, start: Start
+) -> None:
+    # GIVEN a program that gave its turn back because it was idle while others waited
+    program = start()
+    register(scheduler, program)
+    program.tell("launch 1")
+    scheduler.expect(ReqLock)
+    scheduler.send(LockOk(0, 7, flags=FLAG_CONTENDED))
+    assert program.answer() == 0
+    assert scheduler.expect(LockReleased).grant == 7
+    # WHEN new terms of that very grant arrive late
+    scheduler.send(LockOk(0, 7))
+    launches = node.counters()[0]["launches"]
+    program.tell("launch 1")
+    # THEN it is not taken for a grant: the next launch asks
+    scheduler.expect(ReqLock)
+    assert node.counters()[0]["launches"] == launches
+    scheduler.send(LockOk(0, 8))
+    assert program.answer() == 0
+    program.end()
 
 
 def test_a_kernel_that_does_not_end_in_time_is_reported_and_goes_on(scheduler: ScriptedScheduler, start: Start) -> None:
