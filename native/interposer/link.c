@@ -20,6 +20,7 @@
 #include "resolve.h"
 
 #define ANSWER_WAIT_NS (2 * NVS_NS_PER_S)
+#define SILENCE_NS (5 * NVS_NS_PER_S) /* a scheduler that answers nothing for so long hangs */
 #define LIMITS_WAIT_NS (200 * NVS_NS_PER_MS) /* they follow the answer at once */
 
 struct nvs_link nvs_link = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1, .wake_fd = -1};
@@ -259,11 +260,24 @@ void nvs_link_settle(void)
 		settle(&nvs_link.waiters, decide_locally(waiter->gpu, waiter->bytes, &waiter->resident));
 }
 
-void nvs_link_answer(uint32_t request, uint32_t denied)
+static struct nvs_waiter **find_waiter(uint32_t request)
 {
 	struct nvs_waiter **link = &nvs_link.waiters;
 	while (*link != NULL && (*link)->request != request)
 		link = &(*link)->next;
+	return link;
+}
+
+void nvs_link_hold(uint32_t request)
+{
+	struct nvs_waiter *waiter = *find_waiter(request);
+	if (waiter != NULL)
+		waiter->told_to_wait = true;
+}
+
+void nvs_link_answer(uint32_t request, uint32_t denied)
+{
+	struct nvs_waiter **link = find_waiter(request);
 	if (*link == NULL)
 		return;
 	if (denied == 0) {
@@ -289,8 +303,15 @@ static uint32_t ask_scheduler(struct nvs_gpu *gpu, uint64_t bytes, bool *residen
 	nvs_link.waiters = &waiter;
 	if (!nvs_link_send_locked(NVS_MEM_REQUEST, &ask, sizeof(ask)))
 		nvs_link_wake(); /* it finds the connection broken and answers all who wait */
-	while (!waiter.answered)
-		pthread_cond_wait(&nvs_link.changed, &nvs_link.lock);
+	uint64_t deadline = nvs_now_ns() + SILENCE_NS;
+	while (!waiter.answered) {
+		if (waiter.told_to_wait || nvs_link.broken) {
+			pthread_cond_wait(&nvs_link.changed, &nvs_link.lock);
+		} else if (!wait_change(deadline) && !waiter.answered && !waiter.told_to_wait) {
+			nvs_link.broken = true; /* the link thread hangs up and answers all who wait */
+			nvs_link_wake();
+		}
+	}
 	*resident = waiter.resident;
 	return waiter.denied;
 }

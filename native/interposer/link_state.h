@@ -49,6 +49,7 @@ struct nvs_waiter {
 	struct nvs_gpu *gpu;
 	uint64_t bytes;
 	bool answered;
+	bool told_to_wait; /* the scheduler knows of it, and will answer */
 	uint32_t denied; /* enum nvs_deny_reason; 0: granted */
 	bool resident;   /* granted, and may be on the card now */
 	struct nvs_waiter *next;
@@ -81,6 +82,8 @@ void nvs_link_wake(void);
 void nvs_link_settle(void);
 /* Answer one, 0 or an nvs_deny_reason; nothing happens when nobody waits for this request. The lock is held. */
 void nvs_link_answer(uint32_t request, uint32_t denied);
+/* The answer to this request will take its time. The lock is held. */
+void nvs_link_hold(uint32_t request);
 
 /* False when there is no connection, or none any more. */
 bool nvs_link_send(uint16_t type, const void *payload, size_t size);

@@ -17,6 +17,8 @@
 #define RETRY_FIRST_NS (100 * NVS_NS_PER_MS)
 #define RETRY_LAST_NS NVS_NS_PER_S
 #define RETRY_BUSY_NS (10 * NVS_NS_PER_MS) /* the scheduler is there, but has many to let in */
+#define REGISTER_WAIT_NS (2 * NVS_NS_PER_S)
+#define RETRY_SILENT_NS (5 * NVS_NS_PER_S) /* it listens, but hangs */
 #define RETRY_REFUSED_NS (30 * NVS_NS_PER_S)
 #define STEADY_NS NVS_NS_PER_S /* a connection that lived this long was a good one */
 #define MEMORY_DELAY_NS NVS_NS_PER_MS
@@ -163,9 +165,14 @@ static bool handle(uint16_t type, const void *payload, size_t length)
 		FOR_GPU(&drop, nvs_turn_dropped(gpu, &drop));
 		return true;
 	}
-	case NVS_WAIT_FOR_MEM:
+	case NVS_WAIT_FOR_MEM: {
+		MESSAGE(nvs_wait_for_mem, hold);
 		NVS_DEBUG("Received WAIT_FOR_MEM");
+		pthread_mutex_lock(&nvs_link.lock);
+		nvs_link_hold(hold.request);
+		pthread_mutex_unlock(&nvs_link.lock);
 		return true;
+	}
 	case NVS_MEM_AVAILABLE: {
 		MESSAGE(nvs_mem_available, available);
 		on_memory_answer(available.request, 0);
@@ -478,9 +485,15 @@ static uint64_t do_what_is_due(void)
 	pthread_mutex_lock(&nvs_link.lock);
 	bool broken = nvs_link.broken;
 	bool hurry = nvs_link.phase == NVS_LINK_CONNECTING && thread.retry_wait != 0;
+	bool registering = nvs_link.phase == NVS_LINK_REGISTERING;
 	pthread_mutex_unlock(&nvs_link.lock);
-	if (broken)
-		disconnect("it does not read");
+	uint64_t patience = registering ? thread.connected_at + REGISTER_WAIT_NS : 0;
+	if (broken) {
+		disconnect("it does not answer");
+	} else if (registering && now >= patience) {
+		thread.retry_wait = RETRY_SILENT_NS;
+		disconnect("it does not answer");
+	}
 	if (nvs_link.fd < 0 && !thread.never_retry && (now >= thread.retry_at || hurry))
 		connect_scheduler(now);
 	if (nvs_link.fd >= 0)
@@ -494,6 +507,8 @@ static uint64_t do_what_is_due(void)
 		next = nvs_earlier(next, thread.meter_at);
 	if (nvs_link.fd < 0 && !thread.never_retry)
 		next = nvs_earlier(next, thread.retry_at);
+	else if (registering)
+		next = nvs_earlier(next, patience);
 	return next;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,3 +119,25 @@ def test_required_scheduler_that_is_missing_is_an_error(node: Node, tmp_path: Pa
     code, _ = task.result()
     assert code == 1
     assert any("NVSHARE_REQUIRE" in line for _, line in task.said)
+
+
+def test_hung_scheduler_does_not_freeze_tasks(node: Node) -> None:
+    # GIVEN a task that is registered, and a scheduler that stops answering
+    registered = node.holder()
+    registered.ask("alloc 100")
+    assert node.scheduler
+    node.scheduler.send_signal(signal.SIGSTOP)
+    try:
+        # WHEN it allocates, and another task starts
+        registered.tell("alloc 100")
+        newcomer = node.holder()
+        # THEN both go on after a few seconds, and say so
+        assert registered.answer() == {"did": "alloc"}
+        registered.heard("it does not answer")
+        assert newcomer.ask("alloc 100") == {"did": "alloc"}
+        newcomer.heard("running without sharing")
+    finally:
+        node.scheduler.send_signal(signal.SIGCONT)
+    # AND when it answers again both are known to it, with all they hold
+    status = node.await_status(lambda status: len(status["clients"]) == 2)
+    assert sorted(client["gpus"][0]["allocated"] >> 20 for client in status["clients"]) == [100, 200]
