@@ -1,10 +1,10 @@
 #include "backing.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include "clock.h"
+#include "env.h"
 #include "hostmem.h"
 #include "link.h"
 #include "log.h"
@@ -12,190 +12,58 @@
 #include "mover.h"
 #include "residency.h"
 
-#define ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED 102
-#define ATTRIBUTE_RDMA_WITH_VIRTUAL_MEMORY 110
+#define UNIFIED_GRANULARITY ((size_t)2 << 20)
 
-/* The room was given by the scheduler, but the driver may free the memory of one that left a little later. */
-#define ROOM_WAIT_NS NVS_NS_PER_S
+/* How a device's memory is backed. */
+struct kind {
+	const struct nvs_backend *backend; /* NULL: not at all */
+	size_t granularity;
+};
 
-static _Atomic uint64_t peers[NVS_MAX_DEVICES]; /* [owner]: bit per device that may use its memory, besides itself */
-static _Atomic size_t granularities[NVS_MAX_DEVICES]; /* 0: not asked yet */
-#define UNSUPPORTED 1
+static pthread_mutex_t kinds_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct kind kinds[NVS_MAX_DEVICES]; /* written once each, under the lock */
+static _Atomic uint64_t kinds_known;       /* bit per device */
 
-/* Also what cuMemAlloc gives: memory that network cards can reach, where card and driver can do that. */
-static CUmemAllocationProp properties(CUdevice device)
+static struct kind choose(CUdevice device)
 {
-	int rdma = 0;
-	if (nvs_real.cuDeviceGetAttribute(&rdma, ATTRIBUTE_RDMA_WITH_VIRTUAL_MEMORY, device) != CUDA_SUCCESS)
-		rdma = 0;
-	return (CUmemAllocationProp){
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
-		.allocFlags.gpuDirectRDMACapable = rdma != 0,
-	};
-}
-
-static bool driver_has_virtual_memory(void)
-{
-	return nvs_real.cuMemCreate != NULL && nvs_real.cuMemRelease != NULL && nvs_real.cuMemMap != NULL &&
-	       nvs_real.cuMemUnmap != NULL && nvs_real.cuMemSetAccess != NULL && nvs_real.cuMemAddressReserve != NULL &&
-	       nvs_real.cuMemAddressFree != NULL && nvs_real.cuMemGetAllocationGranularity != NULL &&
-	       nvs_real.cuDeviceGetAttribute != NULL;
-}
-
-static size_t ask_granularity(CUdevice device)
-{
-	int supported = 0;
-	size_t granularity = 0;
-	if (!driver_has_virtual_memory() ||
-		nvs_real.cuDeviceGetAttribute(&supported, ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED, device) != CUDA_SUCCESS ||
-		!supported)
-		return UNSUPPORTED;
-	CUmemAllocationProp prop = properties(device);
-	CUresult result = nvs_real.cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-	return result == CUDA_SUCCESS && granularity > UNSUPPORTED ? granularity : UNSUPPORTED;
-}
-
-static size_t granularity_of(CUdevice device)
-{
-	if (!nvs_is_managed(device))
-		return UNSUPPORTED;
-	size_t known = atomic_load(&granularities[device]);
-	if (known == 0) {
-		known = ask_granularity(device);
-		atomic_store(&granularities[device], known);
-		if (known == UNSUPPORTED)
-			NVS_DEBUG("device %d has no virtual-memory API: its memory is counted, but cannot be moved",
-				device);
+	bool unified = nvs_unified_supported(device);
+	size_t granularity = unified && nvs_env()->single_oversub ? 0 : nvs_mapped_granularity(device);
+	if (granularity > 0)
+		return (struct kind){&nvs_mapped, granularity};
+	if (unified) {
+		NVS_DEBUG("memory of device %d is unified memory", device);
+		nvs_residency_unified(device);
+		return (struct kind){&nvs_unified, UNIFIED_GRANULARITY};
 	}
-	return known;
+	NVS_DEBUG("device %d has neither the virtual-memory API nor unified memory with prefetches: its memory is "
+		  "counted, but cannot be moved",
+		device);
+	return (struct kind){NULL, 1};
+}
+
+static const struct kind *kind_of(CUdevice device)
+{
+	static const struct kind none = {NULL, 1};
+	if (!nvs_is_managed(device))
+		return &none;
+	if ((atomic_load(&kinds_known) & 1ull << device) == 0) {
+		pthread_mutex_lock(&kinds_lock);
+		if ((atomic_load(&kinds_known) & 1ull << device) == 0)
+			kinds[device] = choose(device);
+		atomic_fetch_or(&kinds_known, 1ull << device);
+		pthread_mutex_unlock(&kinds_lock);
+	}
+	return &kinds[device];
 }
 
 bool nvs_backing_supported(CUdevice device)
 {
-	return granularity_of(device) != UNSUPPORTED;
+	return kind_of(device)->backend != NULL;
 }
 
-static CUresult set_access(CUdeviceptr base, size_t size, CUdevice device, uint64_t accessors)
-{
-	CUmemAccessDesc access[NVS_MAX_DEVICES];
-	size_t count = 0;
-	accessors |= 1ull << device;
-	for (int i = 0; i < NVS_MAX_DEVICES; i++)
-		if (accessors & (1ull << i))
-			access[count++] = (CUmemAccessDesc){
-				.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = i},
-				.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-			};
-	return nvs_real.cuMemSetAccess(base, size, access, count);
-}
-
-static CUresult map_chunk(struct nvs_backing *backing, size_t index)
-{
-	struct nvs_chunk *chunk = &backing->chunks[index];
-	CUmemAllocationProp prop = properties(backing->device);
-	CUresult result = nvs_real.cuMemCreate(&chunk->handle, chunk->size, &prop, 0);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = nvs_real.cuMemMap(nvs_chunk_address(backing, index), chunk->size, 0, chunk->handle, 0);
-	if (result != CUDA_SUCCESS)
-		nvs_real.cuMemRelease(chunk->handle);
-	return result;
-}
-
-/* An unmap cannot span or split a mapping on every driver, so each chunk is undone alone. */
-void nvs_backing_unmap(struct nvs_backing *backing, size_t index)
-{
-	struct nvs_chunk *chunk = &backing->chunks[index];
-	nvs_real.cuMemUnmap(nvs_chunk_address(backing, index), chunk->size);
-	nvs_real.cuMemRelease(chunk->handle);
-}
-
-CUresult nvs_backing_map(struct nvs_backing *backing, size_t index)
-{
-	CUresult result = map_chunk(backing, index);
-	if (result != CUDA_SUCCESS)
-		return result;
-	/* A peer that is allowed meanwhile waits for the mover, and then finds this chunk mapped. */
-	result = set_access(nvs_chunk_address(backing, index), backing->chunks[index].size, backing->device,
-		atomic_load(&peers[backing->device]));
-	if (result != CUDA_SUCCESS)
-		nvs_backing_unmap(backing, index);
-	return result;
-}
-
-static void unmap_first(struct nvs_backing *backing, size_t count)
-{
-	for (size_t i = 0; i < count; i++)
-		nvs_backing_unmap(backing, i);
-}
-
-/* A card whose memory is planned has the room that was given, if not quite yet. */
-static CUresult map_chunk_patiently(struct nvs_backing *backing, size_t index)
-{
-	struct nvs_holding planned;
-	uint64_t pause = 0, deadline = nvs_now_ns() + ROOM_WAIT_NS;
-	CUresult result = map_chunk(backing, index);
-	nvs_residency_view(backing->device, &planned);
-	while (result == CUDA_ERROR_OUT_OF_MEMORY && planned.number != 0 && nvs_now_ns() < deadline) {
-		nvs_sleep_growing(&pause);
-		result = map_chunk(backing, index);
-	}
-	return result;
-}
-
-static CUresult map_all(struct nvs_backing *backing)
-{
-	for (size_t i = 0; i < backing->chunk_count; i++) {
-		CUresult result = map_chunk_patiently(backing, i);
-		if (result != CUDA_SUCCESS) {
-			unmap_first(backing, i);
-			return result;
-		}
-		backing->chunks[i].state = NVS_CHUNK_GPU;
-	}
-	return CUDA_SUCCESS;
-}
-
-/* Works on a copy of the list, because the driver is not called under its lock. A backing that is freed meanwhile makes
- * the driver refuse its range, which is not a failure of what the application asked: nobody may use that memory any
- * more. Chunks that are not on the card get the access when they come. */
-static CUresult renew_access(CUdevice owner)
-{
-	size_t count;
-	nvs_mover_pause();
-	uint64_t allowed = atomic_load(&peers[owner]);
-	struct nvs_range *ranges = nvs_residency_mapped(owner, &count);
-	for (size_t i = 0; ranges != NULL && i < count; i++)
-		if (set_access(ranges[i].base, ranges[i].size, owner, allowed) != CUDA_SUCCESS)
-			NVS_DEBUG("a peer got no access to %zu bytes at 0x%llx of device %d", ranges[i].size,
-				ranges[i].base, owner);
-	nvs_mover_resume();
-	free(ranges);
-	return ranges != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-/* On the card now. A peer that is allowed while we map was either seen by us before, or sees us in the list. */
-static CUresult fill(struct nvs_backing *backing)
-{
-	CUresult result = map_all(backing);
-	if (result != CUDA_SUCCESS)
-		return result;
-	uint64_t allowed = atomic_load(&peers[backing->device]);
-	result = set_access(backing->base, backing->size, backing->device, allowed);
-	if (result != CUDA_SUCCESS) {
-		unmap_first(backing, backing->chunk_count);
-		return result;
-	}
-	nvs_residency_add(backing);
-	if (atomic_load(&peers[backing->device]) != allowed)
-		renew_access(backing->device);
-	return CUDA_SUCCESS;
-}
-
-/* Later: the mover maps it when there is room. When it has to leave again it needs host memory, and then nobody is
+/* Later: the mover brings it when there is room. When it has to leave again it needs host memory, and then nobody is
  * there to be told that there is none. */
-static CUresult defer(struct nvs_backing *backing)
+CUresult nvs_backing_defer(struct nvs_backing *backing)
 {
 	static _Atomic bool said;
 	if (!nvs_host_promise(backing->size)) {
@@ -210,23 +78,13 @@ static CUresult defer(struct nvs_backing *backing)
 	return CUDA_SUCCESS;
 }
 
-static CUresult reserve(struct nvs_backing *backing, bool resident)
-{
-	CUresult result = nvs_real.cuMemAddressReserve(&backing->base, backing->size, 0, 0, 0);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = resident ? fill(backing) : defer(backing);
-	if (result != CUDA_SUCCESS)
-		nvs_real.cuMemAddressFree(backing->base, backing->size);
-	return result;
-}
-
-static struct nvs_backing *plan(CUdevice device, size_t size, bool shared)
+static struct nvs_backing *plan(const struct kind *kind, CUdevice device, size_t size, bool shared)
 {
 	size_t count = (size + NVS_CHUNK_BYTES - 1) / NVS_CHUNK_BYTES;
 	struct nvs_backing *backing = calloc(1, sizeof(*backing) + count * sizeof(backing->chunks[0]));
 	if (backing == NULL)
 		return NULL;
+	backing->backend = kind->backend;
 	backing->device = device;
 	backing->size = size;
 	backing->shared = shared;
@@ -238,17 +96,17 @@ static struct nvs_backing *plan(CUdevice device, size_t size, bool shared)
 
 CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nvs_backing **out)
 {
-	size_t granularity = granularity_of(device);
-	if (size > SIZE_MAX - granularity)
+	const struct kind *kind = kind_of(device);
+	if (size > SIZE_MAX - kind->granularity)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	size = (size + granularity - 1) / granularity * granularity;
+	size = (size + kind->granularity - 1) / kind->granularity * kind->granularity;
 
 	bool resident;
 	CUresult result = nvs_link_request(device, size, &resident);
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct nvs_backing *backing = plan(device, size, shared);
-	result = backing != NULL ? reserve(backing, resident) : CUDA_ERROR_OUT_OF_MEMORY;
+	struct nvs_backing *backing = plan(kind, device, size, shared);
+	result = backing != NULL ? kind->backend->create(backing, resident) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (result != CUDA_SUCCESS) {
 		free(backing);
 		nvs_link_release(device, size, resident ? size : 0);
@@ -262,27 +120,14 @@ CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nv
 void nvs_backing_destroy(struct nvs_backing *backing)
 {
 	uint64_t resident = nvs_residency_remove(backing);
-	for (size_t i = 0; i < backing->chunk_count; i++) {
-		if (nvs_chunk_is_mapped(&backing->chunks[i]))
-			nvs_backing_unmap(backing, i);
-		nvs_host_free(backing->chunks[i].buffer);
-	}
+	backing->backend->destroy(backing);
 	nvs_host_forgive(backing->promised);
-	nvs_real.cuMemAddressFree(backing->base, backing->size);
 	nvs_link_release(backing->device, backing->size, resident);
 	free(backing);
 }
 
-CUresult nvs_backing_allow_peer(CUdevice owner, CUdevice accessor)
-{
-	if (owner == accessor || !nvs_is_managed(owner) || !nvs_is_managed(accessor))
-		return CUDA_SUCCESS;
-	atomic_fetch_or(&peers[owner], 1ull << accessor);
-	return renew_access(owner);
-}
-
 void nvs_backing_after_fork(void)
 {
-	for (int i = 0; i < NVS_MAX_DEVICES; i++)
-		atomic_store(&peers[i], 0);
+	pthread_mutex_init(&kinds_lock, NULL);
+	nvs_mapped_after_fork();
 }

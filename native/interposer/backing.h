@@ -1,6 +1,7 @@
-/* Physical memory behind an address range that never changes: reserved address space, filled with chunks of device
- * memory by the driver's virtual-memory API. A backing is the unit that is counted, a chunk the unit that moves between
- * the card and the host. */
+/* Memory behind an address range that never changes. A backing is the unit that is counted, a chunk the unit that moves
+ * between the card and the host. Two backends: memory of our own (mapped.c), and the driver's unified memory
+ * (unified.c).
+ */
 #ifndef NVS_BACKING_H
 #define NVS_BACKING_H
 
@@ -44,7 +45,29 @@ static inline bool nvs_chunk_is_mapped(const struct nvs_chunk *chunk)
 	return chunk->state == NVS_CHUNK_GPU || chunk->state == NVS_CHUNK_BOTH;
 }
 
+struct nvs_backing;
+
+struct nvs_backend {
+	/* The driver may move pages by itself: they need no buffers of ours, and no place on the card to be usable. */
+	bool is_unified;
+	/* Addresses, with memory on the card behind them, or (nvs_backing_defer) without; made known to residency.c. On
+	 * failure nothing is left behind. */
+	CUresult (*create)(struct nvs_backing *backing, bool resident);
+	/* Gives all of it back. residency.c has forgotten it. */
+	void (*destroy)(struct nvs_backing *backing);
+	/* For the mover. Memory on the card for a chunk; on failure nothing is left behind. */
+	CUresult (*bring)(struct nvs_backing *backing, size_t index);
+	/* Its contents, to or from the host. */
+	CUresult (*copy)(struct nvs_backing *backing, size_t index, bool out, CUstream stream);
+	/* Take it off the card. */
+	void (*take)(struct nvs_backing *backing, size_t index);
+};
+
+extern const struct nvs_backend nvs_mapped __attribute__((visibility("hidden")));
+extern const struct nvs_backend nvs_unified __attribute__((visibility("hidden")));
+
 struct nvs_backing {
+	const struct nvs_backend *backend;
 	CUdeviceptr base;
 	size_t size; /* a multiple of the granularity: what is counted */
 	CUdevice device;
@@ -61,26 +84,31 @@ static inline CUdeviceptr nvs_chunk_address(const struct nvs_backing *backing, s
 	return backing->base + index * NVS_CHUNK_BYTES;
 }
 
-/* Can this device's memory be backed by us? False: the driver or the card lacks the virtual-memory API. */
+/* Can this device's memory be backed by us? False: the driver or the card can do neither. */
 bool nvs_backing_supported(CUdevice device);
 
-/* Ask the scheduler for the bytes (rounded up to the granularity) and reserve addresses. What may be on the card now is
- * created, mapped and made accessible for the device and its peers; else that is left to the mover. On failure nothing
- * is left behind: CUDA_ERROR_OUT_OF_MEMORY, or the driver's error. May block for a round trip to the scheduler. */
+/* Ask the scheduler for the bytes (rounded up to the granularity). They are usable by the device and its peers when
+ * this returns, or, if they may not be on the card now, when the gate is open. On failure nothing is left behind:
+ * CUDA_ERROR_OUT_OF_MEMORY, or the driver's error. May block for a round trip to the scheduler. */
 CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nvs_backing **out);
 
 /* No work may use the memory any more. Gives back memory, address and count, wherever the contents are; waits for a
  * chunk that is on its way. */
 void nvs_backing_destroy(struct nvs_backing *backing);
 
-/* For the mover: physical memory for a chunk, with access for the device and all peers. On failure nothing is left
- * behind. */
-CUresult nvs_backing_map(struct nvs_backing *backing, size_t index);
-void nvs_backing_unmap(struct nvs_backing *backing, size_t index);
-
 /* `accessor` may use the memory of `owner`, now and in later backings. */
 CUresult nvs_backing_allow_peer(CUdevice owner, CUdevice accessor);
 
 void nvs_backing_after_fork(void);
+
+/* ---- for the backends ---- */
+
+/* Leave the memory to the mover, if the host has room for what does not fit on the card. */
+CUresult nvs_backing_defer(struct nvs_backing *backing);
+
+/* 0: the device has no virtual-memory API. */
+size_t nvs_mapped_granularity(CUdevice device);
+void nvs_mapped_after_fork(void);
+bool nvs_unified_supported(CUdevice device);
 
 #endif

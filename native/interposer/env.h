@@ -13,6 +13,7 @@ struct nvs_env {
 	uint32_t priority;     /* NVSHARE_PRIORITY: 1 for high */
 	bool require;          /* NVSHARE_REQUIRE */
 	bool swap_off;         /* NVSHARE_DISABLE_SWAP: memory stays on the card */
+	bool single_oversub;   /* NVSHARE_ENABLE_SINGLE_OVERSUB: this process may be larger than the card */
 	bool simulated;        /* NVSHARE_SIM_NODE: on a simulated card */
 	bool debug;            /* NVSHARE_DEBUG */
 	char pod_name[256];    /* NVSHARE_POD_NAME, else HOSTNAME when in a pod */

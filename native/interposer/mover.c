@@ -113,14 +113,11 @@ static bool is_full(const struct queue *queue)
 static bool submit(struct queue *queue, const struct nvs_move *move, bool is_out)
 {
 	struct job *job = &queue->jobs[(queue->first + queue->count) % DEPTH];
-	CUdeviceptr at = nvs_chunk_address(move->backing, move->index);
-	void *host = move->chunk->buffer->base;
 	if (job->done == NULL && nvs_real.cuEventCreate(&job->done, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
 		job->done = NULL;
 		return false;
 	}
-	CUresult result = is_out ? nvs_real.cuMemcpyDtoHAsync_v2(host, at, move->size, queue->stream)
-				 : nvs_real.cuMemcpyHtoDAsync_v2(at, host, move->size, queue->stream);
+	CUresult result = move->backing->backend->copy(move->backing, move->index, is_out, queue->stream);
 	if (result != CUDA_SUCCESS || nvs_real.cuEventRecord(job->done, queue->stream) != CUDA_SUCCESS)
 		return false;
 	job->move = *move;
@@ -169,6 +166,8 @@ static struct nvs_host_buffer *begin_buffer(const struct nvs_move *move)
 static bool ensure_buffer(const struct nvs_move *move)
 {
 	struct nvs_host_buffer *buffer = move->chunk->buffer;
+	if (move->backing->backend->is_unified)
+		return true;
 	if (buffer == NULL) {
 		buffer = begin_buffer(move);
 		if (buffer == NULL)
@@ -183,7 +182,7 @@ static bool ensure_buffer(const struct nvs_move *move)
 static void take_off(CUdevice device, const struct nvs_move *move)
 {
 	if (nvs_residency_copied_out(move)) {
-		nvs_backing_unmap(move->backing, move->index);
+		move->backing->backend->take(move->backing, move->index);
 		nvs_residency_left(move);
 	}
 	nvs_link_moved(device);
@@ -282,7 +281,7 @@ static void start_in(CUdevice device, struct lane *lane)
 {
 	struct nvs_move move;
 	while (!is_full(&lane->in) && nvs_residency_next_in(device, &move)) {
-		if (nvs_backing_map(move.backing, move.index) != CUDA_SUCCESS) {
+		if (move.backing->backend->bring(move.backing, move.index) != CUDA_SUCCESS) {
 			nvs_residency_turned_back(&move);
 			refused(device, lane);
 			return;

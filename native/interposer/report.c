@@ -63,11 +63,21 @@ NVS_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUd
 	return CUDA_SUCCESS;
 }
 
-/* Replaces what the driver says of mapped memory where it differs from what it says of cuMemAlloc. Everything else
- * (type, ordinal, device pointer, ...) is the same for both. */
+/* Replaces what the driver says of mapped or unified memory where it differs from what it says of cuMemAlloc.
+ * Everything else is the same for all. */
 static void correct(const struct nvs_allocation *allocation, CUpointer_attribute attribute, void *data)
 {
+	static const unsigned on_device = CU_MEMORYTYPE_DEVICE;
 	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+		memcpy(data, &on_device, sizeof(on_device));
+		break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+		memcpy(data, &allocation->device, sizeof(allocation->device));
+		break;
+	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+		memset(data, 0, sizeof(void *));
+		break;
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
 		memcpy(data, &allocation->context, sizeof(allocation->context));
 		break;
@@ -80,6 +90,7 @@ static void correct(const struct nvs_allocation *allocation, CUpointer_attribute
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
 		memcpy(data, &allocation->size, sizeof(allocation->size));
 		break;
+	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
 		*(unsigned char *)data = 0; /* a boolean; the driver has written the rest of whatever width it uses */
 		break;
@@ -95,21 +106,14 @@ static void correct(const struct nvs_allocation *allocation, CUpointer_attribute
  * cannot be told from here. */
 static bool stand_in(const struct nvs_allocation *allocation, CUpointer_attribute attribute, CUdeviceptr p, void *data)
 {
-	unsigned number = 0;
+	unsigned boolean = attribute == CU_POINTER_ATTRIBUTE_MAPPED;
 	switch (attribute) {
-	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-		number = CU_MEMORYTYPE_DEVICE;
-		break;
-	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-		number = (unsigned)allocation->device;
-		break;
 	case CU_POINTER_ATTRIBUTE_MAPPED:
-		number = 1;
-		break;
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-		break;
+		memcpy(data, &boolean, sizeof(boolean));
+		return true;
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
 		memcpy(data, &p, sizeof(p));
 		return true;
@@ -120,8 +124,6 @@ static bool stand_in(const struct nvs_allocation *allocation, CUpointer_attribut
 		correct(allocation, attribute, data);
 		return attribute <= CU_POINTER_ATTRIBUTE_RANGE_SIZE || attribute == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE;
 	}
-	memcpy(data, &number, sizeof(number));
-	return true;
 }
 
 NVS_EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr p)
@@ -134,7 +136,7 @@ NVS_EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attrib
 	CUresult result = nvs_real.cuPointerGetAttribute(data, attribute, p);
 	if (result == CUDA_SUCCESS && ours)
 		correct(&found, attribute, data);
-	return result;
+	return ours && attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
 NVS_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data, CUdeviceptr p)

@@ -12,7 +12,8 @@
 
 static pthread_mutex_t residency_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t residency_changed = PTHREAD_COND_INITIALIZER;
-static struct nvs_holding devices[NVS_MAX_DEVICES] = {[0 ... NVS_MAX_DEVICES - 1] = {.target = NVS_UNLIMITED}};
+static struct nvs_holding devices[NVS_MAX_DEVICES] = {
+	[0 ... NVS_MAX_DEVICES - 1] = {.target = NVS_UNLIMITED, .ceiling = NVS_UNLIMITED}};
 static uint64_t stuck_at[NVS_MAX_DEVICES]; /* ns; 0: nothing is */
 static struct nvs_backing *backings;       /* the newest first */
 static bool is_shut;                       /* the gate, with all work finished */
@@ -47,14 +48,17 @@ void nvs_residency_view(CUdevice device, struct nvs_holding *view)
 	lock();
 	*view = devices[device];
 	unlock();
+	if (view->resident > view->ceiling)
+		view->resident = view->ceiling;
 }
 
 /* ---- what is allocated ---- */
 
-/* A holder's request was granted because there is room, even if the target that says so is still on its way. */
+/* A holder's request was granted because there is room, even if the target that says so is still on its way; or, with
+ * unified memory, because it needs none. */
 static bool may_come(const struct nvs_holding *device, uint64_t bytes)
 {
-	return !is_shut || bytes <= room(device);
+	return (!is_shut && !device->unified) || bytes <= room(device);
 }
 
 bool nvs_residency_claim(CUdevice device, uint64_t bytes)
@@ -111,6 +115,21 @@ void nvs_residency_pin(CUdevice device, int64_t delta)
 /* ---- what the scheduler says ---- */
 
 /* The lock is held. */
+static void aim(struct nvs_holding *of, uint64_t target)
+{
+	of->target = target;
+	if (of->ceiling < target)
+		of->ceiling = target;
+	changed();
+}
+
+/* On the card, as far as is known. */
+static uint64_t present(const struct nvs_holding *of)
+{
+	return of->resident < of->ceiling ? of->resident : of->ceiling;
+}
+
+/* The lock is held. */
 static void try_stuck_again(CUdevice device)
 {
 	stuck_at[device] = 0;
@@ -130,13 +149,12 @@ void nvs_residency_set(CUdevice device, uint64_t target, uint64_t number)
 	struct nvs_holding *of = &devices[device];
 	uint64_t allocated = of->resident + of->absent - of->leaving - of->arriving;
 	bool lower = target < of->target;
-	of->target = target;
+	aim(of, target);
 	of->number = number;
 	if (target < allocated && allocated - target > of->wanted)
 		of->wanted = allocated - target;
 	if (lower && stuck_at[device] != 0 && nvs_now_ns() - stuck_at[device] > STUCK_NS)
 		try_stuck_again(device);
-	changed();
 	unlock();
 }
 
@@ -155,7 +173,7 @@ void nvs_residency_registering(void)
 	lock();
 	for (int i = 0; i < NVS_MAX_DEVICES; i++) {
 		devices[i].number = 0;
-		devices[i].target = devices[i].absent > 0 ? devices[i].resident : NVS_UNLIMITED;
+		aim(&devices[i], devices[i].absent > 0 ? present(&devices[i]) : NVS_UNLIMITED);
 	}
 	unlock();
 }
@@ -166,8 +184,7 @@ void nvs_residency_granted(CUdevice device)
 		return;
 	lock();
 	if (devices[device].number == 0)
-		devices[device].target = NVS_UNLIMITED;
-	changed();
+		aim(&devices[device], NVS_UNLIMITED);
 	unlock();
 }
 
@@ -176,11 +193,10 @@ void nvs_residency_orphaned(void)
 	lock();
 	for (int i = 0; i < NVS_MAX_DEVICES; i++) {
 		if (devices[i].absent == 0)
-			devices[i].target = NVS_UNLIMITED;
-		else if (devices[i].target < devices[i].resident)
-			devices[i].target = devices[i].resident;
+			aim(&devices[i], NVS_UNLIMITED);
+		else if (devices[i].target < present(&devices[i]))
+			aim(&devices[i], present(&devices[i]));
 	}
-	changed();
 	unlock();
 }
 
@@ -188,8 +204,7 @@ void nvs_residency_free_all(void)
 {
 	lock();
 	for (int i = 0; i < NVS_MAX_DEVICES; i++)
-		devices[i].target = NVS_UNLIMITED;
-	changed();
+		aim(&devices[i], NVS_UNLIMITED);
 	unlock();
 }
 
@@ -200,11 +215,11 @@ bool nvs_residency_open(void)
 	bool usable = true;
 	lock();
 	for (int i = 0; i < NVS_MAX_DEVICES; i++)
-		usable = usable && devices[i].absent == 0;
+		usable = usable && (devices[i].absent == 0 || devices[i].unified);
 	if (usable && is_shut) {
 		is_shut = false;
 		for (struct nvs_backing *backing = backings; backing != NULL; backing = backing->next)
-			for (size_t i = 0; i < backing->chunk_count; i++) {
+			for (size_t i = 0; !backing->backend->is_unified && i < backing->chunk_count; i++) {
 				backing->chunks[i].state = NVS_CHUNK_GPU;
 				backing->chunks[i].filled = false;
 			}
@@ -214,10 +229,38 @@ bool nvs_residency_open(void)
 	return usable;
 }
 
+/* The lock is held. Work may have touched all of it: it counts as on the card until it is sent away again. More than
+ * the target allowed cannot be there. */
+static void count_as_touched(struct nvs_backing *backing)
+{
+	struct nvs_holding *of = &devices[backing->device];
+	for (size_t i = 0; i < backing->chunk_count; i++) {
+		struct nvs_chunk *chunk = &backing->chunks[i];
+		if (chunk->state != NVS_CHUNK_HOST && chunk->state != NVS_CHUNK_FRESH)
+			continue;
+		if (of->ceiling == NVS_UNLIMITED)
+			of->ceiling = of->target > of->resident ? of->target : of->resident;
+		of->host -= chunk->state == NVS_CHUNK_HOST ? chunk->size : 0;
+		of->resident += chunk->size;
+		of->absent -= chunk->size;
+		chunk->state = NVS_CHUNK_GPU;
+	}
+}
+
 void nvs_residency_shut(void)
 {
 	lock();
+	for (struct nvs_backing *backing = is_shut ? NULL : backings; backing != NULL; backing = backing->next)
+		if (backing->backend->is_unified && !backing->leaving)
+			count_as_touched(backing);
 	is_shut = true;
+	unlock();
+}
+
+void nvs_residency_unified(CUdevice device)
+{
+	lock();
+	devices[device].unified = true;
 	unlock();
 }
 
@@ -299,10 +342,10 @@ struct nvs_range *nvs_residency_mapped(CUdevice device, size_t *count)
 	size_t total = 0, used = 0;
 	lock();
 	for (struct nvs_backing *each = backings; each != NULL; each = each->next)
-		total += each->device == device ? each->chunk_count : 0;
+		total += each->device == device && !each->backend->is_unified ? each->chunk_count : 0;
 	struct nvs_range *ranges = calloc(total + 1, sizeof(*ranges));
 	for (struct nvs_backing *each = backings; ranges != NULL && each != NULL; each = each->next)
-		for (size_t i = 0; each->device == device && i < each->chunk_count; i++)
+		for (size_t i = 0; each->device == device && !each->backend->is_unified && i < each->chunk_count; i++)
 			if (nvs_chunk_is_mapped(&each->chunks[i]))
 				ranges[used++] = (struct nvs_range){nvs_chunk_address(each, i), each->chunks[i].size};
 	unlock();
@@ -316,7 +359,8 @@ bool nvs_residency_is_away(CUdevice device, CUdeviceptr p)
 	if (!nvs_is_managed(device))
 		return false;
 	lock();
-	for (struct nvs_backing *each = devices[device].absent > 0 ? backings : NULL; each != NULL; each = each->next)
+	bool any = devices[device].absent > 0 && !devices[device].unified;
+	for (struct nvs_backing *each = any ? backings : NULL; each != NULL; each = each->next)
 		if (p >= each->base && p < each->base + each->size)
 			away = !nvs_chunk_is_mapped(&each->chunks[(p - each->base) / NVS_CHUNK_BYTES]);
 	unlock();
@@ -329,7 +373,7 @@ static bool has_moves(const struct nvs_holding *device)
 {
 	if (is_shut && device->resident - device->leaving > device->target)
 		return true;
-	return (device->absent > 0 && room(device) > 0) || device->buffered < device->wanted;
+	return (device->absent > 0 && room(device) > 0) || (device->buffered < device->wanted && !device->unified);
 }
 
 uint64_t nvs_residency_moves(void)
@@ -416,7 +460,7 @@ bool nvs_residency_copied_out(const struct nvs_move *move)
 		move->chunk->filled = true;
 		of->swapped_out += move->size;
 	}
-	bool goes = of->resident > of->target;
+	bool goes = of->resident > of->target || move->backing->backend->is_unified; /* its pages are gone already */
 	if (!goes)
 		stay(move, NVS_CHUNK_BOTH);
 	unlock();
@@ -431,6 +475,8 @@ void nvs_residency_left(const struct nvs_move *move)
 	of->host += move->chunk->filled ? move->size : 0;
 	of->resident -= move->size;
 	of->leaving -= move->size;
+	if (of->resident <= of->ceiling)
+		of->ceiling = NVS_UNLIMITED;
 	changed();
 	unlock();
 }
@@ -469,11 +515,11 @@ bool nvs_residency_next_in(CUdevice device, struct nvs_move *move)
 	lock();
 	bool found = of->absent > of->leaving + of->arriving && find_comer(device, room(of), move);
 	if (found) {
-		move->copy = move->chunk->filled;
+		move->copy = move->chunk->filled || of->unified;
 		move->chunk->state = NVS_CHUNK_IN;
 		of->resident += move->size;
 		of->arriving += move->size;
-		of->host -= move->copy ? move->size : 0;
+		of->host -= move->chunk->filled ? move->size : 0;
 	}
 	unlock();
 	return found;
@@ -483,10 +529,11 @@ void nvs_residency_arrived(const struct nvs_move *move)
 {
 	struct nvs_holding *of = &devices[move->backing->device];
 	lock();
-	move->chunk->state = NVS_CHUNK_BOTH;
+	/* A prefetch leaves nothing behind on the host. */
+	move->chunk->state = of->unified ? NVS_CHUNK_GPU : NVS_CHUNK_BOTH;
+	of->swapped_in += move->chunk->filled ? move->size : 0;
 	of->absent -= move->size;
 	of->arriving -= move->size;
-	of->swapped_in += move->copy ? move->size : 0;
 	changed();
 	unlock();
 }
@@ -495,10 +542,10 @@ void nvs_residency_turned_back(const struct nvs_move *move)
 {
 	struct nvs_holding *of = &devices[move->backing->device];
 	lock();
-	move->chunk->state = move->copy ? NVS_CHUNK_HOST : NVS_CHUNK_FRESH;
+	move->chunk->state = move->chunk->filled ? NVS_CHUNK_HOST : NVS_CHUNK_FRESH;
 	of->resident -= move->size;
 	of->arriving -= move->size;
-	of->host += move->copy ? move->size : 0;
+	of->host += move->chunk->filled ? move->size : 0;
 	changed();
 	unlock();
 }
@@ -510,7 +557,7 @@ static bool find_unprepared(CUdevice device, size_t size, struct nvs_move *move)
 {
 	const struct nvs_holding *of = &devices[device];
 	size_t largest = 0;
-	if (of->buffered >= of->wanted || stuck_at[device] != 0)
+	if (of->buffered >= of->wanted || stuck_at[device] != 0 || of->unified)
 		return false;
 	for (struct nvs_backing *backing = backings; backing != NULL; backing = backing->next) {
 		if (backing->device != device || backing->leaving || backing->size <= largest)
@@ -577,7 +624,8 @@ void nvs_residency_after_fork(void)
 	pthread_mutex_init(&residency_lock, NULL);
 	pthread_cond_init(&residency_changed, NULL);
 	for (int i = 0; i < NVS_MAX_DEVICES; i++) {
-		devices[i] = (struct nvs_holding){.target = NVS_UNLIMITED};
+		devices[i] = (struct nvs_holding){
+			.target = NVS_UNLIMITED, .ceiling = NVS_UNLIMITED, .unified = devices[i].unified};
 		stuck_at[i] = 0;
 	}
 	backings = NULL;

@@ -30,6 +30,8 @@ struct nvs_holding {
 	uint64_t leaving, arriving;       /* part of resident, and of absent, that is on its way out or in */
 	uint64_t buffered, wanted;        /* host buffers that chunks have, and that should be ready */
 	uint64_t swapped_out, swapped_in; /* copied so far */
+	uint64_t ceiling; /* of unified memory: more than that cannot be on the card, wherever its pages are */
+	bool unified;     /* the driver brings what is missing when it is touched */
 };
 
 void nvs_residency_view(CUdevice device, struct nvs_holding *view);
@@ -59,6 +61,9 @@ void nvs_residency_granted(CUdevice device);
 void nvs_residency_orphaned(void);
 /* No limits any more, on any device. */
 void nvs_residency_free_all(void);
+
+/* The device's memory is unified. */
+void nvs_residency_unified(CUdevice device);
 
 /* ---- the gate; link thread only ---- */
 

@@ -16,6 +16,8 @@
 #include "../../native/interposer/residency.c"
 #include "../../native/interposer/hostroom.c"
 #include "../../native/interposer/hostmem.c"
+#include "../../native/interposer/mapped.c"
+#include "../../native/interposer/unified.c"
 #include "../../native/interposer/backing.c"
 #include "../../native/interposer/helper_thread.c"
 #include "../../native/interposer/mover.c"
@@ -647,9 +649,10 @@ static void fake_end(void)
 		nvs_residency_view(device, &left);
 		assert(fake_allocated[device] == 0 && fake_pinned[device] == 0);
 		assert(left.resident == 0 && left.absent == 0 && left.host == 0 && left.pinned == 0);
-		atomic_store(&granularities[device], 0);
 		atomic_store(&peers[device], 0);
+		devices[device].unified = false;
 	}
+	atomic_store(&kinds_known, 0);
 }
 
 #define RUN(test)                                                                                                      \

@@ -34,7 +34,7 @@ from nvshare.lab.team import TeamStalled
 from nvshare.native import NativeMissing
 
 _SOLO_WALL_SECONDS = 2.5  # what a task takes alone on a simulated node, unless --shorten says otherwise
-_TURNS_WALL_SECONDS = 8.0  # the same of tasks that take turns: a turn lasts at least 2 seconds of the scheduler's clock
+_TURNS_WALL_SECONDS = 12.0  # the same of tasks in turns, which last at least 2 seconds of the scheduler's clock
 _SURVIVOR_SPEED = 1.0  # of the simulated node on which speeds within a quarter of a second count
 
 

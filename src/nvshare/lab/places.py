@@ -15,6 +15,7 @@ from nvshare.gpu.cards import NvmlCards
 from nvshare.gpu.profiles import Profile, parse_node
 from nvshare.lab.processes import Place
 
+_SIMULATED_HOST = "1TiB"  # what lies in host memory is simulated too: sparse, however large
 _DECLARED_IDLE_EXIT = 5.0  # seconds: a scheduler with another idea of the cards must not outlive the measurement
 
 
@@ -31,7 +32,7 @@ def simulated(
             title=f"{count} x {plain.name} (simulated)",
             uuids=node.uuids,
             socket=node.socket,
-            variables=node.env(),
+            variables={**node.env(), "NVSHARE_HOST_MEMORY": _SIMULATED_HOST},
             speed=speed,
             copied=lambda: _copied(node),
             profile=node.profile,

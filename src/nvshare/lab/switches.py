@@ -32,6 +32,7 @@ class SwitchWatch:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._seen: dict[str, dict[str, Any] | None] = {}
+        self._counted_first = self._counted = 0
         self.switches: list[Switch] = []
 
     def __enter__(self) -> SwitchWatch:
@@ -55,18 +56,20 @@ class SwitchWatch:
         """All of them together, in the card's seconds. Bytes come from the driver's counters (to the card, from it)
         where it has any, less what the workloads copied themselves; else from the scheduler's account. The first switch
         counts what came before the watch too, so it cannot be the largest."""
+        seen = self.switches
+        count = max(len(seen), self._counted - self._counted_first)
+        scale = speed * count / len(seen) if seen else 0.0  # one that followed another at once may have been missed
         if copied is not None and before is not None:
             into, out = (now - then - mine for now, then, mine in zip(copied, before, own, strict=True))
         else:
-            into = sum(switch.in_bytes for switch in self.switches)
-            out = sum(switch.out_bytes for switch in self.switches)
+            into, out = sum(switch.in_bytes for switch in seen), sum(switch.out_bytes for switch in seen)
         return Turns(
-            switches=len(self.switches),
+            switches=count,
             out_bytes=out,
             in_bytes=into,
-            stall_s=speed * sum(switch.stall for switch in self.switches),
-            drain_s=speed * sum(max(0.0, switch.seconds - switch.stall) for switch in self.switches),
-            largest_bytes=max((max(switch.out_bytes, switch.in_bytes) for switch in self.switches[1:]), default=None),
+            stall_s=scale * sum(switch.stall for switch in seen),
+            drain_s=scale * sum(max(0.0, switch.seconds - switch.stall) for switch in seen),
+            largest_bytes=max((max(switch.out_bytes, switch.in_bytes) for switch in seen[1:]), default=None),
         )
 
     def _watch(self) -> None:
@@ -76,10 +79,13 @@ class SwitchWatch:
 
     def _look(self, first: bool = False) -> None:
         try:
-            gpus = self._status()["gpus"]
+            status = self._status()
         except SchedulerError:
             return  # it is busy or gone; the run itself will tell
-        for gpu in gpus:
+        self._counted = status["counters"]["switches"]
+        if first:
+            self._counted_first = self._counted
+        for gpu in status["gpus"]:
             last = gpu.get("last_switch")
             if last is not None and last != self._seen.get(gpu["uuid"]) and not first:
                 self.switches.append(Switch(last["bytes_out"], last["bytes_in"], last["seconds"], last["stall_s"]))

@@ -97,6 +97,31 @@ assert ctypes.string_at(host + 300 * M, 4) == struct.pack("<I", 1 + (count - 1) 
     )
 
 
+def test_most_mappings_are_left_to_the_program(make_node: Callable[..., SimNode], run: Run) -> None:
+    # GIVEN data in more stripes than a process may have mappings / WHEN it goes out and in / THEN the program has room
+    run(
+        make_node(speed=1000.0),
+        """
+M, stripe = 1 << 20, 64 << 10
+d = Driver()
+size = 3000 * M
+host, p = d.host_alloc(size), d.alloc(size)
+for word in (1, 2):
+    d.fill(p, word, size)
+    d.cuMemcpyDtoH_v2(c_void_p(host), p, 4 * M)
+d.cuMemsetD2D32_v2(p, 2 * stripe, c_uint(1), stripe // 4, size // (2 * stripe))
+d.cuMemcpyDtoH_v2(c_void_p(host), p, size)
+d.cuMemsetD8_v2(p, c_uint(9), size)
+d.cuMemcpyHtoD_v2(p, c_void_p(host), size)
+with open("/proc/self/maps") as maps, open("/proc/sys/vm/max_map_count") as limit:
+    assert len(maps.readlines()) < 0.7 * int(limit.read())
+for at in range(0, size, 7 * M + 4 * 9973):
+    word = struct.pack("<I", 1 if at % (2 * stripe) < stripe else 2)
+    assert ctypes.string_at(host + at, 4) == d.download(p + at, 4) == word
+""",
+    )
+
+
 @pytest.mark.parametrize("missing", [(), ("maps",), ("maps", "pagemap"), ("memfd",)])
 def test_any_mix_of_copies_and_host_writes_equals_plain_memory(
     node: SimNode, run: Run, missing: tuple[str, ...]

@@ -136,6 +136,13 @@ class Mover:
                 self._send(DropLock(0, self.grant_number, deadline_ms=10_000))
         self.until(lambda: not self._granted)
 
+    def in_turn(self, task: Task, command: str, *arguments: Any) -> Any:
+        """Let the task do something for which it has to ask for a turn; its answer."""
+        task.tell(command, *arguments)
+        self.until(lambda: self.waits)
+        self.grant()
+        return task.answer()
+
     def close(self) -> None:
         """As if killed."""
         self.path.unlink(missing_ok=True)

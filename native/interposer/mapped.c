@@ -1,0 +1,223 @@
+/* Memory of our own, by the driver's virtual-memory API: addresses are reserved once, physical memory comes and goes.
+ */
+#include "backing.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "clock.h"
+#include "hostmem.h"
+#include "log.h"
+#include "memory.h"
+#include "mover.h"
+#include "residency.h"
+
+#define ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED 102
+#define ATTRIBUTE_RDMA_WITH_VIRTUAL_MEMORY 110
+
+/* The room was given by the scheduler, but the driver may free the memory of one that left a little later. */
+#define ROOM_WAIT_NS NVS_NS_PER_S
+
+static _Atomic uint64_t peers[NVS_MAX_DEVICES]; /* [owner]: bit per device that may use its memory, besides itself */
+
+/* Also what cuMemAlloc gives: memory that network cards can reach, where card and driver can do that. */
+static CUmemAllocationProp properties(CUdevice device)
+{
+	int rdma = 0;
+	if (nvs_real.cuDeviceGetAttribute(&rdma, ATTRIBUTE_RDMA_WITH_VIRTUAL_MEMORY, device) != CUDA_SUCCESS)
+		rdma = 0;
+	return (CUmemAllocationProp){
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+		.allocFlags.gpuDirectRDMACapable = rdma != 0,
+	};
+}
+
+static bool driver_has_virtual_memory(void)
+{
+	return nvs_real.cuMemCreate != NULL && nvs_real.cuMemRelease != NULL && nvs_real.cuMemMap != NULL &&
+	       nvs_real.cuMemUnmap != NULL && nvs_real.cuMemSetAccess != NULL && nvs_real.cuMemAddressReserve != NULL &&
+	       nvs_real.cuMemAddressFree != NULL && nvs_real.cuMemGetAllocationGranularity != NULL &&
+	       nvs_real.cuDeviceGetAttribute != NULL;
+}
+
+size_t nvs_mapped_granularity(CUdevice device)
+{
+	int supported = 0;
+	size_t granularity = 0;
+	if (!driver_has_virtual_memory() ||
+		nvs_real.cuDeviceGetAttribute(&supported, ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED, device) != CUDA_SUCCESS ||
+		!supported)
+		return 0;
+	CUmemAllocationProp prop = properties(device);
+	CUresult result = nvs_real.cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+	return result == CUDA_SUCCESS ? granularity : 0;
+}
+
+static CUresult set_access(CUdeviceptr base, size_t size, CUdevice device, uint64_t accessors)
+{
+	CUmemAccessDesc access[NVS_MAX_DEVICES];
+	size_t count = 0;
+	accessors |= 1ull << device;
+	for (int i = 0; i < NVS_MAX_DEVICES; i++)
+		if (accessors & (1ull << i))
+			access[count++] = (CUmemAccessDesc){
+				.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = i},
+				.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+			};
+	return nvs_real.cuMemSetAccess(base, size, access, count);
+}
+
+static CUresult map_chunk(struct nvs_backing *backing, size_t index)
+{
+	struct nvs_chunk *chunk = &backing->chunks[index];
+	CUmemAllocationProp prop = properties(backing->device);
+	CUresult result = nvs_real.cuMemCreate(&chunk->handle, chunk->size, &prop, 0);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = nvs_real.cuMemMap(nvs_chunk_address(backing, index), chunk->size, 0, chunk->handle, 0);
+	if (result != CUDA_SUCCESS)
+		nvs_real.cuMemRelease(chunk->handle);
+	return result;
+}
+
+/* An unmap cannot span or split a mapping on every driver, so each chunk is undone alone. */
+static void unmap_chunk(struct nvs_backing *backing, size_t index)
+{
+	struct nvs_chunk *chunk = &backing->chunks[index];
+	nvs_real.cuMemUnmap(nvs_chunk_address(backing, index), chunk->size);
+	nvs_real.cuMemRelease(chunk->handle);
+}
+
+static CUresult bring(struct nvs_backing *backing, size_t index)
+{
+	CUresult result = map_chunk(backing, index);
+	if (result != CUDA_SUCCESS)
+		return result;
+	/* A peer that is allowed meanwhile waits for the mover, and then finds this chunk mapped. */
+	result = set_access(nvs_chunk_address(backing, index), backing->chunks[index].size, backing->device,
+		atomic_load(&peers[backing->device]));
+	if (result != CUDA_SUCCESS)
+		unmap_chunk(backing, index);
+	return result;
+}
+
+static void unmap_first(struct nvs_backing *backing, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		unmap_chunk(backing, i);
+}
+
+/* A card whose memory is planned has the room that was given, if not quite yet. */
+static CUresult map_chunk_patiently(struct nvs_backing *backing, size_t index)
+{
+	struct nvs_holding planned;
+	uint64_t pause = 0, deadline = nvs_now_ns() + ROOM_WAIT_NS;
+	CUresult result = map_chunk(backing, index);
+	nvs_residency_view(backing->device, &planned);
+	while (result == CUDA_ERROR_OUT_OF_MEMORY && planned.number != 0 && nvs_now_ns() < deadline) {
+		nvs_sleep_growing(&pause);
+		result = map_chunk(backing, index);
+	}
+	return result;
+}
+
+static CUresult map_all(struct nvs_backing *backing)
+{
+	for (size_t i = 0; i < backing->chunk_count; i++) {
+		CUresult result = map_chunk_patiently(backing, i);
+		if (result != CUDA_SUCCESS) {
+			unmap_first(backing, i);
+			return result;
+		}
+		backing->chunks[i].state = NVS_CHUNK_GPU;
+	}
+	return CUDA_SUCCESS;
+}
+
+/* Works on a copy of the list, because the driver is not called under its lock. A backing that is freed meanwhile makes
+ * the driver refuse its range, which is not a failure of what the application asked: nobody may use that memory any
+ * more. Chunks that are not on the card get the access when they come. */
+static CUresult renew_access(CUdevice owner)
+{
+	size_t count;
+	nvs_mover_pause();
+	uint64_t allowed = atomic_load(&peers[owner]);
+	struct nvs_range *ranges = nvs_residency_mapped(owner, &count);
+	for (size_t i = 0; ranges != NULL && i < count; i++)
+		if (set_access(ranges[i].base, ranges[i].size, owner, allowed) != CUDA_SUCCESS)
+			NVS_DEBUG("a peer got no access to %zu bytes at 0x%llx of device %d", ranges[i].size,
+				ranges[i].base, owner);
+	nvs_mover_resume();
+	free(ranges);
+	return ranges != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* On the card now. A peer that is allowed while we map was either seen by us before, or sees us in the list. */
+static CUresult fill(struct nvs_backing *backing)
+{
+	CUresult result = map_all(backing);
+	if (result != CUDA_SUCCESS)
+		return result;
+	uint64_t allowed = atomic_load(&peers[backing->device]);
+	result = set_access(backing->base, backing->size, backing->device, allowed);
+	if (result != CUDA_SUCCESS) {
+		unmap_first(backing, backing->chunk_count);
+		return result;
+	}
+	nvs_residency_add(backing);
+	if (atomic_load(&peers[backing->device]) != allowed)
+		renew_access(backing->device);
+	return CUDA_SUCCESS;
+}
+
+static CUresult create_mapped(struct nvs_backing *backing, bool resident)
+{
+	CUresult result = nvs_real.cuMemAddressReserve(&backing->base, backing->size, 0, 0, 0);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = resident ? fill(backing) : nvs_backing_defer(backing);
+	if (result != CUDA_SUCCESS)
+		nvs_real.cuMemAddressFree(backing->base, backing->size);
+	return result;
+}
+
+static void destroy_mapped(struct nvs_backing *backing)
+{
+	for (size_t i = 0; i < backing->chunk_count; i++) {
+		if (nvs_chunk_is_mapped(&backing->chunks[i]))
+			unmap_chunk(backing, i);
+		nvs_host_free(backing->chunks[i].buffer);
+	}
+	nvs_real.cuMemAddressFree(backing->base, backing->size);
+}
+
+static CUresult copy_mapped(struct nvs_backing *backing, size_t index, bool out, CUstream stream)
+{
+	const struct nvs_chunk *chunk = &backing->chunks[index];
+	CUdeviceptr at = nvs_chunk_address(backing, index);
+	return out ? nvs_real.cuMemcpyDtoHAsync_v2(chunk->buffer->base, at, chunk->size, stream)
+		   : nvs_real.cuMemcpyHtoDAsync_v2(at, chunk->buffer->base, chunk->size, stream);
+}
+
+const struct nvs_backend nvs_mapped = {
+	.create = create_mapped,
+	.destroy = destroy_mapped,
+	.bring = bring,
+	.copy = copy_mapped,
+	.take = unmap_chunk,
+};
+
+CUresult nvs_backing_allow_peer(CUdevice owner, CUdevice accessor)
+{
+	if (owner == accessor || !nvs_is_managed(owner) || !nvs_is_managed(accessor))
+		return CUDA_SUCCESS;
+	atomic_fetch_or(&peers[owner], 1ull << accessor);
+	return renew_access(owner);
+}
+
+void nvs_mapped_after_fork(void)
+{
+	for (int i = 0; i < NVS_MAX_DEVICES; i++)
+		atomic_store(&peers[i], 0);
+}
