@@ -235,8 +235,8 @@ uint64_t nvs_turn_end_due(uint64_t now)
 		return 0;
 	uint64_t end = quantum_end();
 	bool over = end != 0 && now >= end;
-	/* A submitter that waits for the rest of the gang is no idleness. */
-	bool used = !all_granted() && atomic_load(&nvs_link.wanted);
+	/* A submitter that waits for the rest of the gang, or for memory that is still arriving, is no idleness. */
+	bool used = opening || (!all_granted() && atomic_load(&nvs_link.wanted));
 	if (over || (!used && nvs_gate_idle(IDLE_MS))) {
 		release(over ? NVS_RELEASE_ENDED : NVS_RELEASE_IDLE, DRAIN_DEADLINE_MS);
 		return 0;

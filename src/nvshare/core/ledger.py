@@ -72,9 +72,16 @@ def retarget(place: Attachment, target: int) -> int:
 
 
 def measure_context(place: Attachment, size: int, settings: Settings) -> None:
-    place.gpu.contexts += size - place.context
+    gpu = place.gpu
+    gpu.contexts += size - place.context
     place.context = size
-    recompute_capacity(place.gpu, settings)
+    gpu.context_guess = max(gpu.context_guess, size)
+    recompute_capacity(gpu, settings)
+
+
+def expect_context(place: Attachment, settings: Settings) -> None:
+    """A client has come whose context is not measured yet: it will cost what the largest one did."""
+    measure_context(place, place.gpu.context_guess, settings)
 
 
 def forget(place: Attachment, settings: Settings) -> None:

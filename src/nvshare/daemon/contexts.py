@@ -19,10 +19,11 @@ WORTH_REPORTING = 1 << 20  # bytes; smaller changes are noise
 class _Held:
     """One client on one GPU."""
 
-    __slots__ = ("granted", "released", "reported", "samples")
+    __slots__ = ("granted", "released", "reported", "resident", "samples")
 
-    def __init__(self, allocated: int) -> None:
+    def __init__(self, allocated: int, resident: int) -> None:
         self.granted = allocated
+        self.resident = resident
         self.released = 0
         self.samples: deque[int] = deque(maxlen=SAMPLES)
         self.reported = 0
@@ -47,9 +48,10 @@ class ContextMeter:
             held = self._held.get((event.client, event.gpu))
             if held is not None:
                 held.released = event.released
+                held.resident = event.resident
         elif isinstance(event, (events.ClientRegistered, events.GpuAttached)):
             for gpu in event.gpus:
-                self._held[event.client, gpu.gpu] = _Held(gpu.allocated)
+                self._held[event.client, gpu.gpu] = _Held(gpu.allocated, gpu.resident)
         elif isinstance(event, events.ClientGone):
             for key in [key for key in self._held if key[0] == event.client]:
                 del self._held[key]
@@ -62,8 +64,11 @@ class ContextMeter:
                 held.granted += command.bytes
 
     def recorded(self) -> Recorded:
-        """What each client has allocated by our record; taken before a sample and given back with it."""
-        return {key: held.allocated for key, held in self._held.items()}
+        """What each client has allocated by our record; taken before a sample and given back with it.
+
+        Only of clients that have all of it on the card: while memory moves, what NVML says proves nothing.
+        """
+        return {key: held.allocated for key, held in self._held.items() if held.resident == held.allocated}
 
     def measured(
         self, now: float, before: Recorded, taken: dict[tuple[str, int], int], pid_of: Callable[[int], int]
@@ -72,7 +77,7 @@ class ContextMeter:
         for (client, gpu), held in self._held.items():
             used = taken.get((gpu, pid_of(client)))
             allocated = before.get((client, gpu))
-            if used is None or allocated is None:
+            if used is None or allocated is None or held.resident != held.allocated:
                 continue
             # Memory may have come or gone while the sample was taken: the larger record keeps the bound.
             held.samples.append(max(0, used - max(allocated, held.allocated)))

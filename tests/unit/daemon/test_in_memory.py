@@ -154,7 +154,8 @@ def test_flood_of_offences_is_logged_a_few_times(warnings):
 class TestContexts:
     def setup_method(self):
         self.meter = ContextMeter()
-        self.meter.watch_event(events.ClientRegistered(0.0, 1, "g", (events.HeldGpu("A", allocated=100 * MIB),), pid=7))
+        held = events.HeldGpu("A", allocated=100 * MIB, resident=100 * MIB)
+        self.meter.watch_event(events.ClientRegistered(0.0, 1, "g", (held,), pid=7))
 
     def measure(self, used, before=None):
         before = self.meter.recorded() if before is None else before
@@ -176,6 +177,12 @@ class TestContexts:
         before = self.meter.recorded()
         self.meter.watch_event(events.MemoryUpdated(0.5, 1, "A", released=100 * MIB, resident=0))
         assert self.measure(600 * MIB, before) == [500 * MIB]
+
+    def test_is_not_measured_while_memory_is_on_the_host(self):
+        self.meter.watch_event(events.MemoryUpdated(0.5, 1, "A", released=0, resident=40 * MIB, host=60 * MIB))
+        assert self.measure(540 * MIB) == []
+        self.meter.watch_event(events.MemoryUpdated(0.6, 1, "A", released=0, resident=100 * MIB))
+        assert self.measure(600 * MIB) == [500 * MIB]
 
     def test_ends_with_the_client(self):
         self.meter.watch_event(events.ClientGone(0.5, 1))

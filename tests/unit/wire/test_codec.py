@@ -20,7 +20,7 @@ SAMPLES = [
     wire.DropLock(0, 9, 10_000),
     wire.LockReleased(0, 9, 3, 100, 200),
     wire.SetTq(30),
-    wire.MemUpdate(0, 1, 2, 3, 4),
+    wire.MemUpdate(0, 1, 2, 3, 4, 5),
     wire.WaitForMem(0, 1, 2),
     wire.MemAvailable(0, 1, 2),
     wire.PrepareSwapOut(0, 2**33),
@@ -33,6 +33,7 @@ SAMPLES = [
     wire.Usage(0, 1024, 1, 2, 3, 4),
     wire.Control(b'{"op":"status"}'),
     wire.ControlReply(b"{}"),
+    wire.Residency(0, 1, 2**33),
 ]
 
 
