@@ -33,7 +33,8 @@ struct nvs_gpu {
 	uint64_t dirty_since; /* something to tell since, ns; 0: nothing */
 	/* Link thread only. */
 	bool asked;
-	uint64_t grant; /* 0: none */
+	uint64_t grant;      /* 0: none */
+	uint64_t given_back; /* the last one released, since registration */
 	uint32_t grant_flags;
 	uint64_t granted_at;        /* ns */
 	uint64_t quantum;           /* ns from then; 0: until told */

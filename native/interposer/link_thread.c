@@ -188,6 +188,7 @@ static void fill_entry(struct nvs_gpu_entry *entry, struct nvs_gpu *gpu)
 	entry->resident = gpu->allocated;
 	entry->grant = gpu->grant;
 	gpu->announced = true;
+	gpu->given_back = 0;
 	gpu->released = 0;
 	gpu->dirty_since = 0;
 	gpu->told = (struct nvs_usage_counters){.window = NVS_WINDOW_MAX};

@@ -73,6 +73,7 @@ static void release(enum nvs_release_reason reason, uint32_t deadline_ms)
 			continue;
 		report_released(gpu, drained ? reason : NVS_RELEASE_STUCK, drain_us);
 		forget_grant(gpu);
+		gpu->given_back = drained ? grant : 0;
 		if (!drained)
 			gpu->grant = grant;
 	}
@@ -83,8 +84,8 @@ static void release(enum nvs_release_reason reason, uint32_t deadline_ms)
 void nvs_turn_granted(struct nvs_gpu *gpu, const struct nvs_lock_ok *message)
 {
 	struct nvs_usage_counters usage;
-	if (message->grant == 0)
-		return;
+	if (message->grant == 0 || message->grant == gpu->given_back)
+		return; /* new terms that crossed our own release */
 	if (gpu->grant == message->grant) {
 		NVS_DEBUG("Received LOCK_OK with new terms");
 	} else {

@@ -13,6 +13,7 @@ from nvshare.client.spawn import ensure_scheduler
 from nvshare.lab.outcome import Outcome, Progress, RunPlan, TaskPlan, TaskResult, ignore_progress
 from nvshare.lab.team import Member, Team
 
+_UNSHARED = "it ran without nvshare: the scheduler never knew it (libnvshare.so was not loaded)"
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]  # so that children find this package in a source tree too
 
@@ -51,6 +52,8 @@ class ProcessBackend:
             status = self._status() if plan.shared else None
             copied = place.copied() - copied_before if place.copied else None
             team.leave()
+        for member in team.members:
+            _require_shared(member, status)
         return Outcome(
             tasks=tuple(_result(member, status, place.uuids) for member in team.members),
             swapped_bytes=_swapped(copied, team.members, status_before, status),
@@ -60,8 +63,7 @@ class ProcessBackend:
 
     def _status(self) -> dict[str, Any]:
         with Connection(self._place.socket) as connection:
-            status: dict[str, Any] = connection.request("status")["status"]
-            return status
+            return connection.status()
 
     def _environment(self, task: TaskPlan, shared: bool) -> dict[str, str]:
         variables = {
@@ -96,7 +98,7 @@ def _swapped(
 
 def _result(member: Member, status: dict[str, Any] | None, uuids: tuple[str, ...]) -> TaskResult:
     result = member.result
-    client = _client_of(member.process.pid, status)
+    client = _client_of(member, status)
     on_gpu: dict[str, Any] = next(iter(client.get("gpus", ())), {})
     return TaskResult(
         name=member.plan.name,
@@ -112,12 +114,24 @@ def _result(member: Member, status: dict[str, Any] | None, uuids: tuple[str, ...
     )
 
 
+def _require_shared(member: Member, status: dict[str, Any] | None) -> None:
+    """A task of a shared run that went well without the scheduler knowing it went well for the wrong reason."""
+    if status is not None and _ended_well(member) and not _client_of(member, status):
+        member.error = _UNSHARED
+
+
+def _ended_well(member: Member) -> bool:
+    return bool(member.result.get("passed")) and member.process.returncode == 0
+
+
 def _verdict(member: Member) -> str:
-    if member.result.get("passed") and member.process.returncode == 0:
+    if _ended_well(member) and member.error != _UNSHARED:
         return "PASS"
     return "OOM" if _OUT_OF_MEMORY in member.error else "FAIL"
 
 
-def _client_of(pid: int, status: dict[str, Any] | None) -> dict[str, Any]:
+def _client_of(member: Member, status: dict[str, Any] | None) -> dict[str, Any]:
+    """By the id it was given, because a scheduler outside of our container knows it by another process number."""
     clients: list[dict[str, Any]] = status["clients"] if status else []
-    return next((client for client in clients if client["pid"] == pid), {})
+    key, value = ("id", member.client) if member.client else ("pid", member.process.pid)
+    return next((client for client in clients if client[key] == value), {})
