@@ -51,6 +51,9 @@ class DeclaredScheduler(Scheduler):
         self.env["NVSHARE_CARD_MEMORY"] = self._card_memory
         super().start()
 
+    def worker_env(self) -> dict[str, str]:
+        return {**super().worker_env(), "NVSHARE_SWAP": "on"}
+
     def status(self) -> dict[str, Any]:
         """Without a process of its own: it is asked for often."""
         with Connection(self.socket) as connection:

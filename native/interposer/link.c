@@ -20,7 +20,7 @@
 #include "resolve.h"
 
 #define ANSWER_WAIT_NS (2 * NVS_NS_PER_S)
-#define SILENCE_NS (5 * NVS_NS_PER_S) /* a scheduler that answers nothing for so long hangs */
+#define SILENCE_NS (5 * NVS_NS_PER_S)        /* a scheduler that answers nothing for so long hangs */
 #define LIMITS_WAIT_NS (200 * NVS_NS_PER_MS) /* they follow the answer at once */
 
 struct nvs_link nvs_link = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1, .wake_fd = -1};

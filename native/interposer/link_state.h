@@ -50,8 +50,8 @@ struct nvs_waiter {
 	uint64_t bytes;
 	bool answered;
 	bool told_to_wait; /* the scheduler knows of it, and will answer */
-	uint32_t denied; /* enum nvs_deny_reason; 0: granted */
-	bool resident;   /* granted, and may be on the card now */
+	uint32_t denied;   /* enum nvs_deny_reason; 0: granted */
+	bool resident;     /* granted, and may be on the card now */
 	struct nvs_waiter *next;
 };
 

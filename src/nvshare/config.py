@@ -6,11 +6,13 @@ what is allowed and the default that is used instead.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
+import stat
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -227,13 +229,59 @@ def runtime_directory(environ: Mapping[str, str] | None = None, uid: int | None 
     base = environ.get("XDG_RUNTIME_DIR", "")
     if base:
         return Path(base) / "nvshare"
-    # Who listens there makes sure that the directory is its own (daemon/exclusive.py).
+    # Anybody may make a directory there first: own_runtime_directory makes sure that it is ours.
     return Path(f"/tmp/nvshare-{os.getuid() if uid is None else uid}")  # noqa: S108
 
 
+class RuntimeUnusable(Exception):
+    """The runtime directory cannot be used, or not be trusted; the text says what to do."""
+
+    def __init__(self, directory: Path, problem: str) -> None:
+        super().__init__(f"{directory} {problem}; set XDG_RUNTIME_DIR to a directory of your own")
+
+
+@contextlib.contextmanager
+def within_runtime(directory: Path) -> Iterator[None]:
+    """What the system refuses inside of the runtime directory is one line for the user."""
+    try:
+        yield
+    except OSError as error:
+        raise RuntimeUnusable(directory, f"cannot be used ({error.strerror})") from error
+
+
+def own_runtime_directory(environ: Mapping[str, str] | None = None) -> Path:
+    """The runtime directory, made when missing; ``RuntimeUnusable`` unless it is ours and closed to others.
+
+    Nothing may be opened, written or connected to in there before: who made it first could have put links there, or a
+    socket of their own.
+    """
+    directory = runtime_directory(environ)
+    with within_runtime(directory):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _require_own(directory)
+    return directory
+
+
+def _require_own(directory: Path) -> None:
+    with within_runtime(directory):
+        above, own = directory.parent.stat(), directory.lstat()
+    if not stat.S_ISDIR(own.st_mode):
+        raise RuntimeUnusable(directory, "is not a directory")
+    if own.st_uid != os.getuid():
+        raise RuntimeUnusable(directory, "belongs to another user")
+    if own.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise RuntimeUnusable(directory, "can be written by others (or close it: chmod go-w)")
+    trusted = above.st_uid in (0, os.getuid()) and not above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not trusted and not above.st_mode & stat.S_ISVTX:  # in a sticky directory each keeps what is his
+        raise RuntimeUnusable(directory, "could be replaced by others, who may write to the directory above it")
+
+
 def user_socket(environ: Mapping[str, str] | None = None) -> Path:
-    """The socket of a per-user scheduler."""
-    return runtime_directory(environ) / SOCKET_NAME
+    """The socket of a per-user scheduler; ``RuntimeUnusable`` when another user could have put it there."""
+    directory = runtime_directory(environ)
+    if os.path.lexists(directory):
+        _require_own(directory)
+    return directory / SOCKET_NAME
 
 
 def find_socket(environ: Mapping[str, str] | None = None, system: Path = SYSTEM_SOCKET) -> Path:

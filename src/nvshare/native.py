@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from pathlib import Path
+
+from nvshare import config
 
 _PACKAGE = Path(__file__).resolve().parent
 _SOURCE_TREE = _PACKAGE.parent.parent
 
 
 class NativeMissing(Exception):
-    """The native part was not built."""
+    """The native part was not built, or cannot be loaded from where it is."""
 
 
 def _directory() -> Path:
@@ -23,10 +27,32 @@ def _directory() -> Path:
 
 
 def interposer() -> Path:
-    """``libnvshare.so``, to be preloaded into applications."""
-    return _directory() / "libnvshare.so"
+    """``libnvshare.so``, to be preloaded into applications: under a path that the loader takes as one."""
+    return _under_safe_name(_directory() / "libnvshare.so", "LD_PRELOAD", " :$")
 
 
 def simulated_driver() -> Path:
     """The directory of the simulated ``libcuda.so.1`` and ``libnvidia-ml.so.1``."""
-    return _directory() / "sim"
+    return _under_safe_name(_directory() / "sim", "LD_LIBRARY_PATH", ":;$")
+
+
+def _under_safe_name(path: Path, variable: str, special: str) -> Path:
+    """The path itself, or a link to it in the runtime directory when the loader would misread the path.
+
+    The loader does not fail then: it runs the program without us, so that it must never come to that.
+    """
+    if not set(special) & set(str(path)):
+        return path
+    name = f"{path.stem}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}{path.suffix}"
+    link = config.own_runtime_directory() / name
+    if set(special) & set(str(link)):
+        raise NativeMissing(
+            f"{path} cannot be named in {variable} (no space, colon, semicolon or $), and neither can {link}: "
+            "set XDG_RUNTIME_DIR to a plain path"
+        )
+    with config.within_runtime(link.parent):
+        if not link.is_symlink() or os.readlink(link) != str(path):
+            temporary = link.with_name(f"{name}.{os.getpid()}")
+            temporary.symlink_to(path)
+            temporary.replace(link)
+    return link

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +16,50 @@ from rich.table import Table
 from rich.text import Text
 
 from nvshare import __version__, config
-from nvshare.cli.options import fail
-from nvshare.client.connection import Connection, NoScheduler, RequestRefused, SchedulerError
+from nvshare.cli.options import PlainGroup, fail
+from nvshare.client.connection import Connection, RequestRefused, SchedulerError
+from nvshare.gpu import sim
 
 _PERIOD = 1.0  # seconds between two looks of --watch
+_ORIGINS = {"run": " (from nvshare run --mem)", "environment": " (from its NVSHARE_GPU_MEMORY_LIMIT)"}
 _ON_OFF = {"on": True, "off": False}
 
 
 def _ask(socket: Path, op: str, **fields: Any) -> dict[str, Any]:
     """One request on a connection of its own; ends the command when it fails."""
+    with _plain_refusals(), Connection(socket) as connection:
+        return connection.request(op, **fields)
+
+
+def _status(socket: Path) -> dict[str, Any]:
+    with _plain_refusals(), Connection(socket) as connection:
+        return connection.status()
+
+
+@contextlib.contextmanager
+def _plain_refusals() -> Iterator[None]:
     try:
-        with Connection(socket) as connection:
-            return connection.request(op, **fields)
+        yield
     except RequestRefused as error:
         fail(str(error), 2)
     except SchedulerError as error:
         fail(str(error), 1)
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=PlainGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--socket", type=click.Path(path_type=Path), help="The scheduler's socket. Default: as the library finds it."
 )
+@click.option("--sim", "node", metavar="NODE", help="The scheduler of this simulated node, e.g. 2xT4.")
 @click.option(
     "-T", "--set-tq", type=click.IntRange(*config.QUANTUM_BOUNDS), metavar="N", help="Set a fixed quantum of N seconds."
 )
 @click.option("-S", "--anti-thrash", type=click.Choice(["on", "off"]), help="off: everybody runs freely.")
 @click.version_option(__version__, prog_name="nvsharectl")
 @click.pass_context
-def main(ctx: click.Context, socket: Path | None, set_tq: int | None, anti_thrash: str | None) -> None:
+def main(
+    ctx: click.Context, socket: Path | None, node: str | None, set_tq: int | None, anti_thrash: str | None
+) -> None:
     """Looks at and configures a running nvshare-scheduler.
 
     \b
@@ -52,7 +69,9 @@ def main(ctx: click.Context, socket: Path | None, set_tq: int | None, anti_thras
     nvsharectl -T 30                     fixed quantum of 30 seconds
     nvsharectl -S off                    no turns at all
     """
-    ctx.obj = socket or config.find_socket()
+    if socket is not None and node is not None:
+        raise click.UsageError("--socket and --sim do not go together: choose one")
+    ctx.obj = _node_socket(node) if node is not None else socket or config.find_socket()
     changes: dict[str, Any] = {}
     if set_tq is not None:
         changes["quantum"] = set_tq
@@ -64,22 +83,35 @@ def main(ctx: click.Context, socket: Path | None, set_tq: int | None, anti_thras
         click.echo(ctx.get_help())
 
 
+def _node_socket(node: str) -> Path:
+    try:
+        return sim.find(node).socket
+    except sim.SimError as error:
+        fail(str(error), 2)
+
+
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="The whole snapshot as JSON (with --watch: one line a second).")
 @click.option("--watch", is_flag=True, help="Again every second, until Ctrl-C.")
 @click.pass_obj
 def status(socket: Path, as_json: bool, watch: bool) -> None:
-    """Show the GPUs, who runs, who waits, and what they hold."""
+    """Show the GPUs, who runs, who waits, and what they hold.
+
+    \b
+    nvsharectl status
+    nvsharectl status --watch
+    nvsharectl --sim 2xT4 status --json
+    """
     try:
         if not watch:
-            snapshot = _ask(socket, "status")["status"]
+            snapshot = _status(socket)
             if as_json:
                 click.echo(json.dumps(snapshot, indent=2))
             else:
                 Console().print(status_view(snapshot))
         elif as_json:
             while True:
-                click.echo(json.dumps(_ask(socket, "status")["status"]))
+                click.echo(json.dumps(_status(socket)))
                 time.sleep(_PERIOD)
         else:
             _watch(socket)
@@ -88,13 +120,13 @@ def status(socket: Path, as_json: bool, watch: bool) -> None:
 
 
 def _watch(socket: Path) -> None:
-    _ask(socket, "status")  # a scheduler that is not there is an error at first, later only news
+    _status(socket)  # a scheduler that is not there is an error at first, later only news
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
             try:
                 with Connection(socket) as connection:
-                    live.update(status_view(connection.request("status")["status"]), refresh=True)
-            except NoScheduler as error:
+                    live.update(status_view(connection.status()), refresh=True)
+            except SchedulerError as error:
                 live.update(Text(str(error)), refresh=True)
             time.sleep(_PERIOD)
 
@@ -127,12 +159,12 @@ def set_command(socket: Path, /, mode: str | None, **options: Any) -> None:
         raise click.UsageError(
             "give --mode, or one of --client, --pid, --pod, --run together with any of --mem, --cores, --priority"
         )
-    if mode:
-        click.echo(_describe_settings(_ask(socket, "set", mode=mode)["settings"]))
-    if limits:
+    if limits:  # before the mode: of the two only this can be refused, and then nothing is to change
         click.echo(_describe_group(_ask(socket, "limit", target=targets, **limits)["group"]))
         if limits.keys() & {"cores", "priority"}:
             click.echo("[NVSHARE][WARN]: cores and priority are stored and shown, but not enforced yet", err=True)
+    if mode:
+        click.echo(_describe_settings(_ask(socket, "set", mode=mode)["settings"]))
 
 
 def _limits(mem: str | None, cores: str | None, priority: str | None) -> dict[str, Any]:
@@ -162,8 +194,9 @@ def _describe_settings(settings: dict[str, Any]) -> str:
 
 def _describe_group(group: dict[str, Any]) -> str:
     mem, cores = group.get("mem_limit"), group.get("core_limit")
+    origin = _ORIGINS.get(group.get("mem_limit_from") or "", "")
     return (
-        f"{group['id']}: memory {config.format_size(mem) if mem else 'without limit'}, "
+        f"{group['id']}: memory {config.format_size(mem) + origin if mem else 'without limit'}, "
         f"cores {f'{cores} %' if cores else 'without limit'}, priority {group.get('priority') or 'normal'}"
     )
 
@@ -189,10 +222,16 @@ def _table(*columns: str, flexible: str) -> Table:
     return table
 
 
+def _add_row(table: Table, *cells: str) -> None:
+    """Names come from outside: they are text, whatever they look like."""
+    table.add_row(*map(Text, cells))
+
+
 def _gpu_table(gpus: list[dict[str, Any]]) -> Table:
     table = _table("GPU", "UUID", "CARD", ">ALLOCATED", ">OF", ">RUN", ">WAIT", "POLICY", flexible="CARD")
     for index, gpu in enumerate(gpus):
-        table.add_row(
+        _add_row(
+            table,
             f"#{index}",
             gpu["uuid"][:12],
             gpu["name"],
@@ -215,7 +254,7 @@ def _client_table(snapshot: dict[str, Any]) -> Table:
         for gpu in client["gpus"]:
             busy = f"{gpu['occupied_s']:.1f} s"
             memory = config.format_size(gpu["allocated"])
-            table.add_row(*who, places[gpu["uuid"]], client["state"], memory, limit, busy)
+            _add_row(table, *who, places[gpu["uuid"]], client["state"], memory, limit, busy)
             who = ("", "", "")
     return table
 

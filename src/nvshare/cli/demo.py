@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.status import Status
 
-from nvshare.cli.bench import plain_errors, write_json
+from nvshare.cli.bench import plain_errors, require_writable, write_json
 from nvshare.gpu.cards import NoCards
 from nvshare.gpu.profiles import parse_node
 from nvshare.lab import demo, places
@@ -61,8 +61,13 @@ def _introduce(place: Place) -> None:
 def command(json_path: Path | None) -> None:
     """See nvshare work: one task alone, two at once, several mostly idle ones, and a memory quota.
 
-    Uses the real GPU if there is one, else a simulated node that is gone afterwards.
+    \b
+    nvshare demo
+    nvshare demo --json demo.json
+
+    Uses the real GPU if there is one, else a simulated node that is gone afterwards. Exit code 1 when a task failed.
     """
+    require_writable(json_path)
     console = Console(stderr=True)
     played = []
     with plain_errors(), _place() as place:
@@ -80,7 +85,7 @@ def command(json_path: Path | None) -> None:
     sentences = [scene.sentence(row) if row.passed else f"FAILED: {scene.title}." for scene, row in played]
     click.echo("\n".join(sentences))
     if json_path is not None:
-        write_json(json_path, place.title, rows, sentences)
+        write_json(json_path, {"node": place.title, "speed": place.speed}, rows, sentences)
         click.echo(f"rows written to {json_path}")
     for row in rows:
         if not row.passed:

@@ -14,7 +14,6 @@ from nvshare.client.spawn import is_running
 
 _LIBRARY_INSIDE = "/usr/local/lib/libnvshare.so"
 _SOCKETS_INSIDE = "/var/run/nvshare"
-_STAY = 600.0  # seconds that a scheduler started for a shell waits for its next program
 
 
 def shell_variables(library: Path, place: Surroundings) -> dict[str, str]:
@@ -53,7 +52,7 @@ def command(spec: str | None, speed: float | None, docker: bool, as_json: bool) 
     library = interposer()
     place = surroundings(spec, speed)
     if place.simulated:
-        start_scheduler(place, idle_exit=_STAY)
+        start_scheduler(place)
     elif not is_running(place.socket):
         click.echo(
             f"[NVSHARE][WARN]: no scheduler answers on {place.socket}; start one with: nvshare-scheduler --user",

@@ -7,6 +7,7 @@ import importlib
 import click
 
 from nvshare import __version__
+from nvshare.cli.options import PlainGroup, uninterrupted
 
 SUBCOMMANDS = {
     "run": "run a command with its GPU shared",
@@ -17,7 +18,7 @@ SUBCOMMANDS = {
 }
 
 
-class _Lazy(click.Group):
+class _Lazy(PlainGroup):
     """Imports a subcommand's module only when it is asked for, so that ``nvshare run`` starts fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -26,7 +27,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in SUBCOMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"nvshare.cli.{cmd_name}").command
+        with uninterrupted():
+            command: click.Command = importlib.import_module(f"nvshare.cli.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

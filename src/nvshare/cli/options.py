@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from nvshare import config
+
+INTERRUPTED = 130  # exit code: 128 and the number of SIGINT
 
 if TYPE_CHECKING:
     _Parameter = click.ParamType[int]
@@ -27,6 +32,32 @@ class _Size(_Parameter):
 
 
 SIZE = _Size()
+
+
+class PlainCommand(click.Command):
+    """Ends with one line where the surroundings are at fault, and with the shell's own code after Ctrl-C."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except config.RuntimeUnusable as error:
+            fail(str(error), 2)
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C counts only afterwards: in the middle of an import it comes out as any error or none."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class PlainGroup(PlainCommand, click.Group):
+    """The same with subcommands."""
 
 
 def fail(text: str, code: int) -> NoReturn:

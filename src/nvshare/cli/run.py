@@ -59,13 +59,11 @@ def surroundings(spec: str | None, speed: float | None) -> Surroundings:
     return Surroundings(node.socket, variables, node.name)
 
 
-def start_scheduler(
-    place: Surroundings, card_memory: int | None = None, mode: str | None = None, **options: Any
-) -> None:
+def start_scheduler(place: Surroundings, card_memory: int | None = None, mode: str | None = None) -> None:
     """Make sure that a scheduler answers there, and say so when it was started for this."""
     env = config.child_environment(place.variables)
     try:
-        started = ensure_scheduler(place.socket, env, card_memory, mode, **options)
+        started = ensure_scheduler(place.socket, env, card_memory, mode)
     except SchedulerNotStarted as error:
         fail(str(error), 2)
     what = f"simulated node {place.simulated}" if place.simulated else "your user"
@@ -95,6 +93,7 @@ class RunGroup:
         self._socket = socket
         self._quotas = quotas
         self._stop = threading.Event()
+        self.inside: str | None = None  # the outermost run that we are in ourselves, whose quotas count
         self._connection = self._open()
         self._thread = threading.Thread(target=self._keep_open, daemon=True)
 
@@ -111,7 +110,7 @@ class RunGroup:
     def _open(self) -> Connection:
         connection = Connection(self._socket)
         try:
-            connection.request("run", **self._quotas)
+            self.inside = connection.request("run", **self._quotas).get("inside")
         except SchedulerError:
             connection.close()
             raise
@@ -146,8 +145,8 @@ def _start(command: tuple[str, ...], env: Mapping[str, str]) -> int:
             setsigmask=[],
             setsigdef=_FORWARDED | _IGNORED_BY_PYTHON,
         )
-    except FileNotFoundError:
-        fail(f"{command[0]}: command not found", 127)
+    except (FileNotFoundError, ValueError):  # the latter for an empty name
+        fail(f"{command[0] or repr('')}: command not found", 127)
     except OSError as error:
         fail(f"{command[0]}: {error.strerror}", 126)
 
@@ -240,18 +239,25 @@ def command(
     start_scheduler(place, card_memory, mode)
     quotas = {"label": label or os.path.basename(command[0]), "mem": mem, "priority": priority}
     variables = {**place.variables, "NVSHARE_SOCK": str(place.socket), "LD_PRELOAD": config.preload_with(library)}
-    if mem is not None:
-        variables["NVSHARE_GPU_MEMORY_LIMIT"] = str(mem)
-    if priority is not None:
-        variables["NVSHARE_PRIORITY"] = priority
-    raise SystemExit(_run(command, config.child_environment(variables), place.socket, quotas))
+    raise SystemExit(_run(command, variables, place.socket, quotas))
 
 
-def _run(command: tuple[str, ...], env: Mapping[str, str], socket: Path, quotas: Mapping[str, Any]) -> int:
+def _quota_variables(quotas: Mapping[str, Any]) -> dict[str, str]:
+    """The quotas as a task may look them up."""
+    names = {"mem": "NVSHARE_GPU_MEMORY_LIMIT", "priority": "NVSHARE_PRIORITY"}
+    return {names[name]: str(value) for name, value in quotas.items() if name in names and value is not None}
+
+
+def _run(command: tuple[str, ...], variables: Mapping[str, str], socket: Path, quotas: Mapping[str, Any]) -> int:
     try:
         group = RunGroup(socket, quotas)
     except SchedulerError as error:
         fail(str(error), 1)
+    asked = _quota_variables(quotas)
+    if group.inside is not None and asked:
+        click.echo(f"[NVSHARE][WARN]: inside run {group.inside}: its quotas count", err=True)
+        asked = {}
+    env = config.child_environment({**variables, **asked})
     _adopt_orphans()
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
     child = _start(command, env)

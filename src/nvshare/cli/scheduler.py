@@ -9,13 +9,13 @@ from pathlib import Path
 import click
 
 from nvshare import __version__, config
-from nvshare.cli.options import SIZE, fail
+from nvshare.cli.options import SIZE, PlainCommand, fail
 from nvshare.daemon.exclusive import Unavailable
 from nvshare.daemon.serve import Place, serve
 from nvshare.gpu.cards import NoCards, NvmlCards
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--socket",
     "socket_path",

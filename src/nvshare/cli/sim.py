@@ -13,13 +13,14 @@ from nvshare.config import format_size
 from nvshare.gpu import sim
 
 
-@click.group(name="sim")
+@click.group(name="sim", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Simulated nodes: GPUs for driver-API programs on a machine without any.
 
     \b
     nvshare sim up 2xT4                     make a node of two T4
     nvshare run --sim 2xT4 -- ./program     use it (makes it when it is not there)
+    nvshare sim show 2xT4                   what its GPUs did, and who uses them
     nvshare sim down 2xT4                   end it
     """
 
@@ -58,10 +59,16 @@ def down(name: str | None, every: bool) -> None:
 @command.command(name="list")
 def list_nodes() -> None:
     """List the nodes that are up."""
-    found = sim.nodes()
-    for node in found:
-        click.echo(f"{node.name}: {len(node.uuids)} x {node.profile.display_name}, speed {node.speed:g}")
-    if not found:
+    names = sim.names()
+    for name in names:
+        try:
+            node = sim.find(name)
+            node.counters()
+        except sim.SimError as error:
+            click.echo(f"{name}: unusable: {error}")
+        else:
+            click.echo(f"{name}: {len(node.uuids)} x {node.profile.display_name}, speed {node.speed:g}")
+    if not names:
         click.echo("no simulated node is up (make one: nvshare sim up 2xT4)")
 
 

@@ -79,15 +79,22 @@ class Connection:
         """Ask and wait for the answer; ``RequestRefused`` carries the scheduler's reason."""
         body = json.dumps({"op": op, **fields}).encode()
         try:
-            self._socket.sendall(self._encoder.encode(wire.Control(body)))
+            # It may have said why before it hung up.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._socket.sendall(self._encoder.encode(wire.Control(body)))
             answer = self._read_reply()
-        except (BrokenPipeError, ConnectionResetError):
-            answer = self._read_reply()  # it may have said why before it hung up
         except OSError as error:
             raise NoScheduler(f"the scheduler on {self.path} does not answer ({error})") from error
         if not answer.get("ok"):
             raise RequestRefused(str(answer.get("error", "refused without a reason")))
         return answer
+
+    def status(self) -> dict[str, Any]:
+        """The scheduler's snapshot."""
+        snapshot = self.request("status").get("status")
+        if not isinstance(snapshot, dict):
+            raise SchedulerError(f"what listens on {self.path} is not an nvshare scheduler (it has no status)")
+        return snapshot
 
     def wait_for_end(self) -> None:
         """Block until the scheduler ends this connection."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
+from nvshare import config
 from nvshare.client.connection import Connection, NoScheduler, SchedulerError
 
-IDLE_EXIT = 60.0  # seconds without any connection after which a scheduler we started ends itself
+IDLE_EXIT = 600.0  # seconds without any connection after which a scheduler we started ends itself
 LOG_NAME = "scheduler.log"
 
 
@@ -54,8 +57,10 @@ def ensure_scheduler(
 
 
 def _ensure(socket: Path, env: Mapping[str, str], card_memory: int | None, mode: str | None, idle_exit: float) -> bool:
+    if socket.parent == config.runtime_directory():
+        config.own_runtime_directory()
     socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(socket.parent / LOG_NAME, "ab") as log:
+    with _open_log(socket.parent / LOG_NAME) as log:
         fcntl.flock(log, fcntl.LOCK_EX)  # of several who start at once, one starts it and the others find it running
         if is_running(socket):
             return False
@@ -63,16 +68,27 @@ def _ensure(socket: Path, env: Mapping[str, str], card_memory: int | None, mode:
         options += ["--card-memory", str(card_memory)] if card_memory is not None else []
         options += ["--mode", mode] if mode is not None else []
         start = log.tell()
-        if not _start(options, env, socket.parent / LOG_NAME):
+        if not _start(options, env, log):
             raise SchedulerNotStarted(_reason(socket.parent / LOG_NAME, start))
     return True
 
 
-def _start(options: list[str], env: Mapping[str, str], log: Path) -> bool:
+def _open_log(path: Path) -> BinaryIO:
+    """Open the log to append to it, never through a link and never another user's file."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    log = os.fdopen(descriptor, "ab")
+    if os.fstat(descriptor).st_uid != os.getuid():
+        log.close()
+        raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
+    return log
+
+
+def _start(options: list[str], env: Mapping[str, str], log: BinaryIO) -> bool:
     """Start a scheduler; True once it says that it listens, False when it ended instead."""
     ready, told = os.pipe()
     try:
-        with open(log, "ab") as output:
+        # Opened anew: our own descriptor holds the lock, which the scheduler must not inherit.
+        with open(f"/proc/self/fd/{log.fileno()}", "ab") as output:
             starter = subprocess.Popen(
                 [sys.executable, "-m", "nvshare.cli.scheduler", *options, "--ready-fd", str(told)],
                 env=_scheduler_environment(env),

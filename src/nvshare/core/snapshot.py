@@ -93,6 +93,7 @@ class GroupView:
     id: str
     label: str
     mem_limit: int | None
+    mem_limit_from: str | None
     core_limit: int
     priority: str
     clients: tuple[str, ...]
@@ -253,6 +254,7 @@ def _group(group: Group) -> GroupView:
         id=group.id,
         label=group.label,
         mem_limit=group.mem_limit.effective,
+        mem_limit_from=group.mem_limit.origin,
         core_limit=group.core_percent,
         priority=group.rank.name.lower(),
         clients=_ids(group.clients),

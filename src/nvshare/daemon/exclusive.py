@@ -88,7 +88,10 @@ def _ask_holder(gpu: str) -> str:
             path = json.loads(connection.recv(_ANSWER_LIMIT))["socket"]
         except (OSError, ValueError, KeyError, TypeError):
             path = "unknown"
-    return f"process {holder.pid} of {_user(holder.uid)}, socket {path}; use it (NVSHARE_SOCK={path}) or stop it first"
+    who = f"process {holder.pid} of {_user(holder.uid)}, socket {path}"
+    if answers(Path(path)):
+        return f"{who}; use it (NVSHARE_SOCK={path}) or stop it first"
+    return f"{who}, which does not answer any more; stop it first: kill {holder.pid}"
 
 
 def answers(path: Path) -> bool:

@@ -119,10 +119,13 @@ def ancestry(pid: int, parent_of: Callable[[int], int] = _parent_of) -> Iterator
 
 
 def group_of(ancestors: Sequence[int], pod: str | None, runs: Mapping[int, str], client: int) -> str:
-    """The owner of a process's quotas: its pod, else the innermost ``nvshare run`` above it, else itself."""
+    """The owner of a process's quotas: its pod, else the outermost ``nvshare run`` above it, else itself.
+
+    The outermost, because a quota that a run inside of it could replace would be none.
+    """
     if pod is not None:
         return f"pod:{pod}"
-    for ancestor in ancestors:
+    for ancestor in reversed(ancestors):
         if ancestor in runs:
             return runs[ancestor]
     return f"process:{ancestors[0]}" if ancestors else f"process:unknown-{client:016x}"

@@ -337,10 +337,8 @@ class Daemon:
         return {"group": next(shown, {"id": group})}
 
     def _group_of(self, target: control.Target) -> str:
-        if target.kind == "run":
-            group = f"run:{target.value}"
-            if group in self._runs.values():
-                return group
+        if target.kind == "run" and target.value.isdecimal() and int(target.value) in self._runs:
+            return self._group_around(tuple(identity.ancestry(int(target.value))))
         for client, connection in self._clients.items():
             names = {"client": f"{client:016x}", "pid": str(connection.peer.pid), "pod": connection.pod_name}
             if names.get(target.kind) == target.value:
@@ -365,12 +363,20 @@ class Daemon:
         self._runs[pid] = event.group
         self.dispatch(event)
         self._regroup(pid)
-        return {"run": str(pid)}
+        around = self._group_around(tuple(identity.ancestry(pid)))
+        inside = around.removeprefix("run:") if around != event.group else None
+        return {"run": str(pid), "inside": inside}
+
+    def _group_around(self, run_and_ancestors: tuple[int, ...]) -> str:
+        """The group that the processes of a run belong to: that of the outermost run it is in."""
+        return identity.group_of(run_and_ancestors, None, self._runs, 0)
 
     def _regroup(self, run_pid: int) -> None:
         """Clients that registered before their run came back (after our restart) are asked to register again."""
         for connection in list(self._clients.values()):
-            if connection.group.startswith("process:") and run_pid in connection.ancestors:
+            if connection.group.startswith("pod:") or run_pid not in connection.ancestors:
+                continue
+            if connection.group != self._group_around(connection.ancestors):
                 connection.hang_up()
 
 

@@ -64,8 +64,10 @@ class NodeNotFound(SimError):
     """There is no such node."""
 
 
-def _other_version(name: str) -> SimError:
-    return SimError(f"simulated node {name} was made by another version; end it with: nvshare sim down {name}")
+def _unusable(name: str) -> SimError:
+    return SimError(
+        f"simulated node {name} was made by another version, or is damaged; end it with: nvshare sim down {name}"
+    )
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,12 @@ class SimNode:
         state = self._map_state()
         if state is None:
             return [self._gpu(index, 0, (0,) * len(_COUNTERS), []) for index in range(len(self.uuids))]
+        try:
+            return self._read_counters(state)
+        except struct.error as error:  # it says that it goes on beyond its end
+            raise _unusable(self.name) from error
+
+    def _read_counters(self, state: mmap.mmap) -> list[dict[str, Any]]:
         layout = _Layout(*_HEADER.unpack_from(state)[3:13])
         slots = layout.slots(state)
         result = []
@@ -186,11 +194,13 @@ class SimNode:
                 state = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         except (FileNotFoundError, ValueError):
             return None  # nobody used the node yet
+        if len(state) < _HEADER.size:
+            raise _unusable(self.name)
         magic, version = struct.unpack_from("=QI", state)
         if magic == 0:
             return None  # no process has finished making it
         if magic != _MAGIC or version != _LAYOUT_VERSION:
-            raise _other_version(self.name)
+            raise _unusable(self.name)
         return state
 
 
@@ -261,19 +271,17 @@ def _directory_of(name: str) -> Path:
 
 def _nodes_directory() -> Path:
     """``<runtime directory>/sim``, made when missing and only ours."""
-    runtime = config.runtime_directory()
-    runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if runtime.stat().st_uid != os.getuid():
-        raise SimError(f"{runtime} belongs to another user; set XDG_RUNTIME_DIR to a directory of your own")
-    directory = runtime / "sim"
-    directory.mkdir(mode=0o700, exist_ok=True)
+    directory = config.own_runtime_directory() / "sim"
+    with config.within_runtime(directory):
+        directory.mkdir(mode=0o700, exist_ok=True)
     return directory
 
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
     """One process at a time makes or removes nodes."""
-    with open(_nodes_directory() / ".lock", "w") as file:
+    directory = _nodes_directory()
+    with config.within_runtime(directory), open(directory / ".lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -301,7 +309,11 @@ def _to_text(node: SimNode) -> str:
 def _load(directory: Path) -> SimNode:
     values: dict[str, str] = {}
     uuids = []
-    for line in (directory / _CONFIG).read_text().splitlines():
+    try:
+        lines = (directory / _CONFIG).read_text().splitlines()
+    except (OSError, ValueError) as error:
+        raise _unusable(directory.name) from error
+    for line in lines:
         key, _, value = line.partition(" ")
         if key == "uuid":
             uuids.append(value)
@@ -317,7 +329,7 @@ def _load(directory: Path) -> SimNode:
         )
         speed = float(values["speed"])
     except (KeyError, ValueError) as error:
-        raise _other_version(directory.name) from error
+        raise _unusable(directory.name) from error
     return SimNode(directory.name, directory, f"{len(uuids)}x{profile.name}", speed, profile, tuple(uuids))
 
 

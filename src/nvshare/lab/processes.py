@@ -25,6 +25,7 @@ from nvshare.lab.outcome import (
 from nvshare.lab.switches import SwitchWatch
 from nvshare.lab.team import Member, Team
 
+_UNSHARED = "it ran without nvshare: the scheduler never knew it (libnvshare.so was not loaded)"
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]  # so that children find this package in a source tree too
 
@@ -93,6 +94,8 @@ class ProcessBackend:
             copied = self._copied()
             team.leave()
         own = _own_copies(team.members)
+        for member in team.members:
+            _require_shared(member, status)
         return Outcome(
             tasks=tuple(_result(member, status, place.uuids) for member in team.members),
             swapped_bytes=(
@@ -117,8 +120,7 @@ class ProcessBackend:
 
     def _status(self) -> dict[str, Any]:
         with Connection(self._place.socket) as connection:
-            status: dict[str, Any] = connection.request("status")["status"]
-            return status
+            return connection.status()
 
     @contextlib.contextmanager
     def _set_as_planned(self, plan: RunPlan) -> Iterator[None]:
@@ -147,6 +149,7 @@ class ProcessBackend:
             variables["LD_PRELOAD"] = config.preload_with(native.interposer())
             variables["NVSHARE_SOCK"] = str(self._place.socket)
             variables["NVSHARE_REQUIRE"] = "on"
+            variables["NVSHARE_SWAP"] = "on"
         if task.mem_limit is not None:
             variables["NVSHARE_GPU_MEMORY_LIMIT"] = str(task.mem_limit)
         return config.child_environment(variables)
@@ -179,7 +182,7 @@ def _own_copies(members: list[Member]) -> _Copies:
 
 def _result(member: Member, status: dict[str, Any] | None, uuids: tuple[str, ...]) -> TaskResult:
     result = member.result
-    client = _client_of(member.process.pid, status)
+    client = _client_of(member, status)
     on_gpu: dict[str, Any] = next(iter(client.get("gpus", ())), {})
     return TaskResult(
         name=member.plan.name,
@@ -195,14 +198,26 @@ def _result(member: Member, status: dict[str, Any] | None, uuids: tuple[str, ...
     )
 
 
+def _require_shared(member: Member, status: dict[str, Any] | None) -> None:
+    """A task of a shared run that went well without the scheduler knowing it went well for the wrong reason."""
+    if status is not None and _ended_well(member) and not member.client and not _client_of(member, status):
+        member.error = _UNSHARED
+
+
+def _ended_well(member: Member) -> bool:
+    return bool(member.result.get("passed")) and member.process.returncode == 0
+
+
 def _verdict(member: Member) -> str:
     if member.plan.killed_at is not None and member.process.returncode == -signal.SIGKILL:
         return "KILLED"
-    if member.result.get("passed") and member.process.returncode == 0:
+    if _ended_well(member) and member.error != _UNSHARED:
         return "PASS"
     return "OOM" if _OUT_OF_MEMORY in member.error else "FAIL"
 
 
-def _client_of(pid: int, status: dict[str, Any] | None) -> dict[str, Any]:
+def _client_of(member: Member, status: dict[str, Any] | None) -> dict[str, Any]:
+    """By the id it was given, because a scheduler outside of our container knows it by another process number."""
     clients: list[dict[str, Any]] = status["clients"] if status else []
-    return next((client for client in clients if client["pid"] == pid), {})
+    key, value = ("id", member.client) if member.client else ("pid", member.process.pid)
+    return next((client for client in clients if client[key] == value), {})

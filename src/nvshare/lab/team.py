@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from typing import IO, Any
 from nvshare.lab.outcome import Progress, TaskPlan
 from nvshare.lab.workloads.program import READY
 
+_CLIENT_ID = re.compile(r"^\[NVSHARE\]\[INFO\]: Client ID = ([0-9a-f]{16})$", re.MULTILINE)
 _SILENCE = 600.0  # seconds without a sign of life from any task before they are given up
 _GRACE = 3.0  # seconds between asking a task to end and making it
 
@@ -34,6 +36,7 @@ class Member:
     process: subprocess.Popen[str]
     errors: IO[str]
     error: str = ""  # once it has ended: what it wrote to standard error, less our own log lines
+    client: str = ""  # once it has ended: its id at the scheduler, by those log lines
     ready: bool = False
     ended: bool = False
     ended_at: float | None = None  # on the monotonic clock
@@ -141,8 +144,9 @@ class Team:
 
     def _read(self, member: Member) -> None:
         assert member.process.stdout is not None
-        for line in member.process.stdout:
-            self._lines.put((member, line.rstrip("\n")))
+        with contextlib.suppress(ValueError):  # closed already: we were interrupted while this began
+            for line in member.process.stdout:
+                self._lines.put((member, line.rstrip("\n")))
         member.ended_at = time.monotonic()
         self._lines.put((member, None))
 
@@ -189,8 +193,10 @@ class Team:
     @staticmethod
     def _close(member: Member) -> None:
         member.errors.seek(0)
-        lines = (line.strip() for line in member.errors if not line.startswith("[NVSHARE]"))
+        text = member.errors.read()
+        lines = (line.strip() for line in text.splitlines() if not line.startswith("[NVSHARE]"))
         member.error = "; ".join(filter(None, lines))
+        member.client = next(reversed(_CLIENT_ID.findall(text)), "")
         for stream in (member.process.stdin, member.process.stdout, member.errors):
             assert stream is not None
             with contextlib.suppress(BrokenPipeError):

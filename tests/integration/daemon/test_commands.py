@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -83,14 +84,24 @@ class TestNvsharectl:
         code, out, _ = ctl(scheduler, "set", "--client", f"{client.id:x}", "--mem", "4GiB", "--cores", "30")
         assert (code, out.strip()) == (0, f"process:{os.getpid()}: memory 4.0 GiB, cores 30 %, priority normal")
 
+    def test_quota_that_is_taken_back_shows_which_one_is_in_force_then(self, scheduler, connect):
+        client = connect(scheduler)
+        client.register(scheduler.gpus[0], mem_limit=GIB)
+        target = ("set", "--client", f"{client.id:x}", "--mem")
+        assert "memory 4.0 GiB, cores" in ctl(scheduler, *target, "4GiB")[1]
+        assert "memory 1.0 GiB (from its NVSHARE_GPU_MEMORY_LIMIT), cores" in ctl(scheduler, *target, "none")[1]
+
     def test_what_the_scheduler_refuses_is_exit_code_2(self, scheduler):
         code, _, err = ctl(scheduler, "set", "--pod", "default/nobody", "--mem", "none")
         assert code == 2
         assert "there is no pod default/nobody" in err
 
-    def test_other_version_is_named(self, tmp_path):
-        import socket
+    def test_what_is_refused_in_part_changes_nothing(self, scheduler):
+        code, _, _ = ctl(scheduler, "set", "--mode", "serial", "--pid", "1", "--mem", "1GiB")
+        assert code == 2
+        assert scheduler.status()["settings"]["mode"] == "auto"
 
+    def test_other_version_is_named(self, tmp_path):
         from nvshare.client.connection import Connection
         from nvshare.wire import messages as wire
 
@@ -115,6 +126,24 @@ class TestRun:
     def test_missing_command_is_127_in_one_line(self, scheduler):
         code, _, err = finish(run(scheduler, "--", "no-such-command"))
         assert (code, err) == (127, "[NVSHARE][FATAL]: no-such-command: command not found\n")
+
+    def test_empty_command_is_127_in_one_line(self, scheduler):
+        code, _, err = finish(run(scheduler, "--", ""))
+        assert (code, err) == (127, "[NVSHARE][FATAL]: '': command not found\n")
+
+    def test_run_inside_a_run_has_the_quota_of_the_outer_one(self, scheduler):
+        # GIVEN a run that starts another one with a larger quota
+        nested = [sys.executable, "-m", "nvshare", "run", "--mem", "3GiB", "--", "sh", "-c"]
+        process = run(scheduler, "--mem", "1GiB", "--", *nested, "echo $NVSHARE_GPU_MEMORY_LIMIT; read x < /dev/zero")
+        # THEN the inner one says that it does not count
+        assert process.stdout.readline() == f"{GIB}\n"
+        inner = next(g["id"] for g in scheduler.status()["groups"] if g["id"] != f"run:{process.pid}")
+        # AND a quota that is set for the inner one is set for both
+        code, out, _ = ctl(scheduler, "set", "--run", inner.removeprefix("run:"), "--mem", "2GiB")
+        assert code == 0
+        assert out.startswith(f"run:{process.pid}: memory 2.0 GiB")
+        process.terminate()
+        assert f"[NVSHARE][WARN]: inside run {process.pid}: its quotas count\n" in finish(process)[2]
 
     def test_command_has_the_library_the_socket_and_the_quota(self, scheduler):
         variables = "$LD_PRELOAD $NVSHARE_SOCK $NVSHARE_GPU_MEMORY_LIMIT"
@@ -169,7 +198,7 @@ class TestSpawn:
     def test_is_started_once_and_then_found(self, node):
         assert ensure_scheduler(node.socket, self.environment(node), card_memory=GIB, mode="serial") is True
         assert ensure_scheduler(node.socket, self.environment(node)) is False
-        _, out, _ = finish(command("nvshare.cli.ctl", "--socket", str(node.socket), "status", "--json"))
+        _, out, _ = finish(command("nvshare.cli.ctl", "--sim", node.name, "status", "--json"))
         status = json.loads(out)
         assert (len(status["gpus"]), status["gpus"][0]["capacity"], status["settings"]["mode"]) == (2, GIB, "serial")
 

@@ -174,6 +174,19 @@ def test_second_scheduler_for_a_card_names_the_first(scheduler, make_scheduler):
     assert scheduler.status()["gpus"]
 
 
+def test_holder_whose_socket_is_gone_is_to_be_stopped(scheduler, make_scheduler):
+    # GIVEN a scheduler whose socket was removed while it runs, and another that wants one of its cards
+    scheduler.socket.unlink()
+    second = make_scheduler(name="second")
+    second.gpus = scheduler.gpus[:1]
+    # WHEN it starts THEN it does not advise to use what is gone
+    with pytest.raises(AssertionError, match="did not start"):
+        second.start()
+    assert second.process.wait(10) == 2
+    assert f"stop it first: kill {scheduler.pid}" in second.log()
+    assert "NVSHARE_SOCK=" not in second.log()
+
+
 def test_live_socket_is_not_taken_over(scheduler, make_scheduler):
     # GIVEN a second scheduler with cards of its own but the same socket
     second = make_scheduler(name="second")

@@ -179,11 +179,12 @@ def test_the_demo_shows_four_scenes_and_leaves_nothing_behind(tmp_path: Path) ->
     assert left_behind(f"demo-{process.pid}") == []
 
 
-def test_an_interrupted_demo_takes_its_node_down() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_an_interrupted_demo_takes_its_node_down(number: signal.Signals) -> None:
     process = nvshare("demo")
     assert process.stdout is not None
     assert "nvshare demo on" in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in errors

@@ -212,7 +212,13 @@ def start(node: sim.SimNode) -> Iterator[Callable[..., Task]]:
     tasks: list[Task] = []
 
     def begin(**variables: str) -> Task:
-        environment = {**os.environ, **node.env(), "LD_PRELOAD": str(native.interposer()), **variables}
+        environment = {
+            **os.environ,
+            **node.env(),
+            "LD_PRELOAD": str(native.interposer()),
+            "NVSHARE_SWAP": "on",
+            **variables,
+        }
         tasks.append(Task(environment))
         return tasks[-1]
 

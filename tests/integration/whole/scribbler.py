@@ -2,7 +2,8 @@
 
     python scribbler.py --seed N --bytes MIB [--rounds N] [--pause MS]
 
-One line per round ("round N"); at the end every byte is read back. Exit 1 with a line that says where on the first difference.
+One line per round ("round N"); at the end every byte is read back. On the first difference: exit 1, and a line that
+says where.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--bytes", type=int, required=True, help="MiB to keep at most")
     parser.add_argument("--rounds", type=int, default=1 << 30)
-    parser.add_argument("--pause", type=float, default=30.0, help="ms of idleness after each round, so that turns change")
+    parser.add_argument(
+        "--pause", type=float, default=30.0, help="ms of idleness after each round, so that turns change"
+    )
     arguments = parser.parse_args()
     pause = threading.Event()
     with Context(Driver()) as context:

@@ -78,3 +78,17 @@ def test_status_shows_what_is_allocated_and_where(node: Node) -> None:
     expected = 512 << 20
     status = node.await_status(lambda status: status["clients"][0]["gpus"][0]["resident"] == expected)
     assert status["clients"][0]["gpus"][0]["allocated"] == expected
+
+
+def test_cards_memory_is_shared_out_only_once(node: Node) -> None:
+    # GIVEN a neighbour that holds most of a card of 14.6 GiB
+    first, second = node.holder(), node.holder()
+    first.ask("alloc 9000")
+    # WHEN a second task asks for more than is left
+    # THEN it gets the out-of-memory error; what fits, it gets
+    assert second.ask("alloc 6000") == OUT_OF_MEMORY
+    assert second.ask("alloc 2000") == {"did": "alloc"}
+    # AND when the neighbour dies, its share is free at once
+    first.kill()
+    node.await_status(lambda status: len(status["clients"]) == 1)
+    assert second.ask("alloc 6000") == {"did": "alloc"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +24,12 @@ def scribbler(node: Node, seed: int, *options: str) -> Task:
 
 
 @pytest.fixture
-def small(node: Node) -> Iterator[Node]:
+def small(node: Node) -> Node:
     """A card that holds two of three scribblers at most."""
     node.kill_scheduler()
+    node.env["NVSHARE_SWAP"] = "on"
     node.start_scheduler("--card-memory", "1GiB")
-    yield node
+    return node
 
 
 def switches(status: dict[str, Any]) -> int:

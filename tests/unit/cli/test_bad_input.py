@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import signal
+from types import SimpleNamespace
+
 import pytest
 from click.testing import CliRunner
 
 from nvshare.cli.ctl import main as ctl
+from nvshare.cli.main import main as nvshare
 from nvshare.cli.scheduler import main as scheduler
 
 CTL = {
@@ -47,6 +52,35 @@ def test_nvshare_scheduler_says_what_is_allowed(arguments):
     result = CliRunner().invoke(scheduler, arguments)
     assert result.exit_code == 2
     assert SCHEDULER[arguments] in result.output
+
+
+def test_simulated_node_that_is_not_up_is_named_with_those_that_are():
+    result = CliRunner().invoke(ctl, ["--sim", "7xT4", "status"])
+    assert result.exit_code == 2
+    assert "no simulated node '7xT4' is up (up: " in result.output
+
+
+def test_interrupted_command_is_exit_code_130_without_a_word(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nvshare.gpu.sim.names", interrupted)
+    result = CliRunner().invoke(nvshare, ["sim", "list"])
+    assert (result.exit_code, result.output) == (130, "")
+
+
+def test_ctrl_c_while_a_command_is_loaded_counts_afterwards(monkeypatch):
+    loaded = []
+
+    def load(name):
+        signal.raise_signal(signal.SIGINT)
+        loaded.append(name)
+        return importlib.import_module(name)
+
+    monkeypatch.setattr("nvshare.cli.main.importlib", SimpleNamespace(import_module=load))
+    monkeypatch.setattr("nvshare.gpu.sim.names", lambda: pytest.fail("it went on"))
+    result = CliRunner().invoke(nvshare, ["sim", "list"])
+    assert (result.exit_code, result.output, loaded) == (130, "", ["nvshare.cli.sim"])
 
 
 def test_no_scheduler_is_exit_code_1_with_the_socket_and_what_to_do():

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from nvshare.cli import ctl
 from nvshare.cli.ctl import status_view
+from nvshare.client.connection import NoScheduler, SchedulerError
 
 GIB = 1 << 30
 UUIDS = ("GPU-dc895bd6-43d7-a984-b1ee-870332194bd1", "GPU-0a1b2c3d-43d7-a984-b1ee-870332194bd1")
@@ -64,6 +67,42 @@ def test_ids_and_states_are_whole_in_a_narrow_terminal(width):
     assert "waiting" in text
     assert "12345.6 s" in text
     assert "…" in text or width > 80
+
+
+@pytest.mark.parametrize("name", ["[/]", "[bold]x[/bold]", "[red]", ":smile:"])
+def test_names_from_outside_are_shown_as_they_are(name):
+    client = {**SNAPSHOT["clients"][0], "name": name}
+    pod = {**SNAPSHOT["clients"][1], "pod": name}
+    gpus = [{**gpu, "name": name} for gpu in SNAPSHOT["gpus"]]
+    groups = [{"id": "run:4711", "label": name}]
+    text = draw({**SNAPSHOT, "gpus": gpus, "clients": [client, pod], "groups": groups}, 160)
+    assert text.count(name) == 4
+
+
+def test_watch_goes_on_whatever_answers(monkeypatch):
+    # GIVEN a scheduler whose socket is taken by something else after the second look
+    looks = iter(
+        [SNAPSHOT, SNAPSHOT, SchedulerError("not an nvshare scheduler"), NoScheduler("gone"), KeyboardInterrupt()]
+    )
+
+    class Looks:
+        def __init__(self, _): ...
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_): ...
+        def status(self):
+            look = next(looks)
+            if isinstance(look, BaseException):
+                raise look
+            return look
+
+    monkeypatch.setattr(ctl, "Connection", Looks)
+    monkeypatch.setattr(ctl, "_PERIOD", 0)
+    # WHEN it is watched THEN until Ctrl-C
+    result = CliRunner().invoke(ctl.main, ["status", "--watch"])
+    assert result.exit_code == 0, result.output
+    assert next(looks, None) is None
 
 
 def test_node_without_clients_says_so():

@@ -90,13 +90,13 @@ def test_ancestry_of_this_process_contains_its_parent():
     [
         ((9, 5, 1), None, {}, "process:9"),
         ((9, 5, 1), None, {5: "run:5"}, "run:5"),
-        ((9, 5, 3, 1), None, {3: "run:3", 5: "run:5"}, "run:5"),
+        ((9, 5, 3, 1), None, {3: "run:3", 5: "run:5"}, "run:3"),
         ((9, 5, 1), UID, {5: "run:5"}, f"pod:{UID}"),
         ((9,), None, {9: "run:9"}, "run:9"),
         ((), None, {5: "run:5"}, "process:unknown-000000000000002a"),
     ],
 )
-def test_group_is_the_pod_then_the_innermost_run_then_the_process(ancestors, pod, runs, group):
+def test_group_is_the_pod_then_the_outermost_run_then_the_process(ancestors, pod, runs, group):
     assert identity.group_of(ancestors, pod, runs, 42) == group
 
 

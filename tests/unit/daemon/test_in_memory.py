@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 
 import pytest
 
 from nvshare.core import commands, events
-from nvshare.daemon import server
+from nvshare.daemon import identity, server
+from nvshare.daemon.connection import ClientConnection
 from nvshare.daemon.contexts import ContextMeter
 from nvshare.daemon.identity import Peer
 from nvshare.daemon.offences import LINES_PER_PEER, LINES_PER_USER, WINDOW, OffenceLog
@@ -17,6 +19,7 @@ from nvshare.wire.codec import Encoder
 
 GPUS = tuple(f"GPU-00000000-0000-0000-0000-{index:012d}" for index in range(2))
 MIB = 1 << 20
+GIB = 1 << 30
 
 
 def send(connection, encoder, *messages):
@@ -133,6 +136,36 @@ def test_run_that_is_opened_twice_by_one_process_replaces_the_first(in_memory):
     assert [group.label for group in node.core.snapshot(0).groups] == ["b"]
     second.connection_lost(None)
     assert node.core.snapshot(0).groups == ()
+
+
+def test_run_inside_a_run_is_told_so_and_its_clients_belong_to_the_outer_one(in_memory, monkeypatch):
+    # GIVEN the processes of an outer run, an inner run and a program, each below the one before
+    outer, inner, program = 10, 20, 30
+    parents = {program: inner, inner: outer, outer: 1}
+    node = in_memory()
+    above = identity.ancestry
+    monkeypatch.setattr(identity, "ancestry", lambda pid: above(pid, lambda one: parents.get(one, 0)))
+    monkeypatch.setattr(ClientConnection, "watch_process", lambda self: True)
+
+    def process(pid, message):
+        monkeypatch.setattr(identity, "peer_of", lambda _: Peer(pid, os.getuid()))
+        connection, transport = node.connect()
+        send(connection, Encoder(), message)
+        return connection, transport
+
+    # WHEN the inner one comes first, as it may after a restart, and the program with it
+    process(inner, wire.Control(b'{"op":"run","mem":3221225472}'))
+    early, early_transport = process(program, wire.Register((wire.GpuEntry(GPUS[0]),)))
+    assert early.group == "run:20"
+    process(outer, wire.Control(b'{"op":"run","mem":1073741824}'))
+    # THEN the program is asked to register again, and belongs to the outer one then
+    assert early_transport.closed
+    late, _ = process(program, wire.Register((wire.GpuEntry(GPUS[0]),)))
+    assert late.group == "run:10"
+    assert node.core.snapshot(0).clients[0].mem_limit == GIB
+    # AND another inner one is told where it is
+    _, transport = process(inner, wire.Control(b'{"op":"run"}'))
+    assert json.loads(transport.messages()[0].body)["inside"] == "10"
 
 
 def test_flood_of_offences_is_logged_a_few_times(warnings):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -90,6 +91,28 @@ def test_a_state_of_another_version_is_refused_and_can_be_ended() -> None:
     with pytest.raises(sim.SimError, match="another version"):
         sim.find("1xT4")
     sim.down("1xT4")
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("node.conf", b"\xff\xfe garbage"),
+        ("node.conf", b"name old\nspeed fast\n"),
+        ("state", b"short"),
+        ("state", b"x" * 4096),
+        ("state", struct.pack("=QII8Id", 0x65726168736E7673, 1, 2, 1 << 30, 8, 8, 8, 1 << 30, 8, 8, 0, 1.0)),
+    ],
+)
+def test_an_unusable_node_is_listed_with_the_remedy_and_so_are_the_others(file: str, content: bytes) -> None:
+    (sim.up("2xT4", name="broken").directory / file).write_bytes(content)
+    sim.up("2xT4", name="fine")
+    result = CliRunner().invoke(command, ["list"])
+    assert result.exit_code == 0, result.output
+    broken, fine = result.output.splitlines()
+    assert broken.startswith("broken: unusable")
+    assert "nvshare sim down broken" in broken
+    assert fine.startswith("fine: 2 x ")
+    assert CliRunner().invoke(command, ["down", "broken"]).exit_code == 0
 
 
 def test_ending_a_node_stops_its_scheduler() -> None:

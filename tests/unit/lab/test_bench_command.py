@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from nvshare.cli.bench import command
+from nvshare.cli.bench import command, plain_errors
+from nvshare.lab import mission
 
 FIELDS = {"test", "tasks", "mode", "duration_s", "baseline_s", "ratio", "swapped_bytes", "switches", "source"}
 
@@ -25,9 +27,45 @@ def test_the_model_prints_report_table_and_findings_and_writes_rows(tmp_path: Pa
     assert "Total: 4, Pass: 4, Fail: 0" in result.output
     assert "Density: 3 add-idle-small per GPU" in result.output
     content = json.loads(target.read_text())
-    assert content["simulated"] is False
-    assert [row["test"] for row in content["rows"]] == [0, 0, 0, 1, 2, 2, 2, 2, 3, 4, 5, 6, 2, 2]
+    assert (content["simulated"], content["source"], content["spec"]) == (True, "model", "2xT4")
+    assert (content["speed"], content["scale"], set(content["shorten"].values())) == (1.0, {}, {0.02})
+    assert [row["test"] for row in content["rows"]] == [0, 0, 0, 1, 3, 4, 5, 6]
     assert all(row.keys() >= FIELDS for row in content["rows"])
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mission.Mission, "rows", lambda *_: pytest.fail("it ran"))
+    (tmp_path / "file").touch()
+    for target in (tmp_path / "no" / "such" / "x.json", tmp_path / "file" / "x.json"):
+        result = bench("--model", "2xT4", "--json", str(target))
+        assert result.exit_code == 2
+        assert result.output.startswith(f"[NVSHARE][FATAL]: --json {target}: cannot be written (")
+        assert result.output.count("\n") == 1
+    assert not (tmp_path / "no").exists()
+
+
+def test_the_directory_of_the_file_is_made_and_what_was_there_stays_until_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "build" / "x.json"
+    assert bench("--model", "2xT4", "--shorten", "0.01", "--only", "3", "--json", str(target)).exit_code == 0
+    earlier = target.read_text()
+    monkeypatch.setattr(mission.Mission, "rows", interrupted)
+    assert bench("--model", "2xT4", "--json", str(target)).exit_code == 130
+    assert target.read_text() == earlier
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_end_of_the_terminal_is_as_clean_as_ctrl_c(number: signal.Signals) -> None:
+    with pytest.raises(SystemExit, match="130"), plain_errors():
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_only_the_tests_asked_for_are_shown(tmp_path: Path) -> None:

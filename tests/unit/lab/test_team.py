@@ -7,7 +7,7 @@ import subprocess
 from typing import cast
 
 from nvshare.lab.outcome import TaskPlan
-from nvshare.lab.team import Member, command_line
+from nvshare.lab.team import Member, Team, command_line
 from nvshare.lab.workloads.program import READY, _parser, _workload
 from nvshare.lab.workloads.spec import WORKLOADS
 
@@ -31,6 +31,15 @@ def test_the_lines_of_a_task_are_understood() -> None:
     assert not task.ended
     task.take(None)
     assert task.ended
+
+
+def test_the_id_and_the_error_of_a_task_come_from_its_standard_error() -> None:
+    process = subprocess.Popen(["true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process.wait()
+    log = "[NVSHARE][INFO]: Client ID = 33875897f65917bb\n"
+    task = Member(PLAN, process, io.StringIO(f"{log}FAIL: no\n\nwhy\n"))
+    Team._close(task)
+    assert (task.client, task.error) == ("33875897f65917bb", "FAIL: no; why")
 
 
 def test_lines_of_others_do_no_harm() -> None:

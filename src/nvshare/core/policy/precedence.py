@@ -25,6 +25,12 @@ class Layers(Generic[T]):
             return self.operator
         return self.opened if self.opened is not None else self.environment
 
+    @property
+    def origin(self) -> str | None:
+        """Which layer the value in force is from; None where there is none."""
+        layers = (("operator", self.operator), ("run", self.opened), ("environment", self.environment))
+        return next((name for name, value in layers if value is not None), None)
+
     def start_with(self, value: T | None) -> None:
         """A process brings this value from its environment; it counts only where nobody has set one before."""
         if self.effective is None:
