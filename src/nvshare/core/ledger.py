@@ -75,13 +75,7 @@ def measure_context(place: Attachment, size: int, settings: Settings) -> None:
     gpu = place.gpu
     gpu.contexts += size - place.context
     place.context = size
-    gpu.context_guess = max(gpu.context_guess, size)
     recompute_capacity(gpu, settings)
-
-
-def expect_context(place: Attachment, settings: Settings) -> None:
-    """A client has come whose context is not measured yet: it will cost what the largest one did."""
-    measure_context(place, place.gpu.context_guess, settings)
 
 
 def forget(place: Attachment, settings: Settings) -> None:

@@ -168,10 +168,6 @@ class Scheduler:
             gpu = self._node.gpus[held.gpu]
             place = client.gpus[gpu.uuid] = gpu.attachments[client.id] = Attachment(client, gpu)
             ledger.adopt(place, held.allocated, held.resident)
-            if gpu.context_guess:
-                ledger.expect_context(place, self._node.settings)
-                self._limits.announce_card(gpu)
-                self._turns.reconsider(gpu)
             self._limits.send_memory(client, gpu)
             self._log(
                 Level.INFO,

@@ -168,7 +168,6 @@ class GpuState:
     wanted: int = 0
     host: int = 0
     contexts: int = 0
-    context_guess: int = 0  # the largest context seen here: what a new one is taken for until it is measured
 
     stall: float = 0.0  # moving average of what a switch keeps the card from working, seconds
     last_holder: int = 0

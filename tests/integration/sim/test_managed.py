@@ -9,6 +9,8 @@ import pytest
 
 from nvshare.gpu.sim import SimNode
 
+pytestmark = pytest.mark.simulated
+
 Run = Callable[..., str]
 Start = Callable[..., Any]
 
