@@ -415,6 +415,8 @@ static bool granted_request(uint64_t bytes)
 		NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = asked.request, .bytes = bytes});
 	pthread_join(asker, NULL);
 	CHECK(request.result == CUDA_SUCCESS);
+	struct nvs_mem_update told; /* where it is now follows by itself */
+	scheduler_expect(NVS_MEM_UPDATE, &told, sizeof(told));
 	return request.resident;
 }
 
