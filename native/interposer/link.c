@@ -384,6 +384,15 @@ void nvs_link_pinned(CUdevice device, int64_t delta)
 	pthread_mutex_unlock(&nvs_link.lock);
 }
 
+bool nvs_link_is_counted(CUdevice device)
+{
+	pthread_mutex_lock(&nvs_link.lock);
+	const struct nvs_gpu *gpu = find_gpu(device);
+	bool counted = gpu != NULL && counted_by_scheduler(gpu);
+	pthread_mutex_unlock(&nvs_link.lock);
+	return counted;
+}
+
 void nvs_link_moved(CUdevice device)
 {
 	pthread_mutex_lock(&nvs_link.lock);

@@ -20,6 +20,8 @@ CUresult nvs_link_attach(CUdevice device);
 CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool *resident);
 /* Give bytes back, of which so many were on the card. */
 void nvs_link_release(CUdevice device, uint64_t bytes, uint64_t resident);
+/* Does a scheduler plan this device's memory? */
+bool nvs_link_is_counted(CUdevice device);
 /* The mover has moved something: tell the scheduler, and open the gate if it waited for that. */
 void nvs_link_moved(CUdevice device);
 

@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "hostmem.h"
+#include "link.h"
 #include "log.h"
 #include "memory.h"
 #include "mover.h"
@@ -15,8 +16,9 @@
 #define ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED 102
 #define ATTRIBUTE_RDMA_WITH_VIRTUAL_MEMORY 110
 
-/* The room was given by the scheduler, but the driver may free the memory of one that left a little later. */
-#define ROOM_WAIT_NS NVS_NS_PER_S
+/* The driver frees the memory of a process that died a little later; the scheduler looks once a second what contexts
+ * take. */
+#define ROOM_WAIT_NS (2 * NVS_NS_PER_S)
 
 static _Atomic uint64_t peers[NVS_MAX_DEVICES]; /* [owner]: bit per device that may use its memory, besides itself */
 
@@ -108,14 +110,12 @@ static void unmap_first(struct nvs_backing *backing, size_t count)
 		unmap_chunk(backing, i);
 }
 
-/* A card whose memory is planned has the room that was given, if not quite yet. */
+/* A scheduler has given the room: somebody else is about to leave it, or has to be told to. */
 static CUresult map_chunk_patiently(struct nvs_backing *backing, size_t index)
 {
-	struct nvs_holding planned;
 	uint64_t pause = 0, deadline = nvs_now_ns() + ROOM_WAIT_NS;
 	CUresult result = map_chunk(backing, index);
-	nvs_residency_view(backing->device, &planned);
-	while (result == CUDA_ERROR_OUT_OF_MEMORY && planned.number != 0 && nvs_now_ns() < deadline) {
+	while (result == CUDA_ERROR_OUT_OF_MEMORY && nvs_link_is_counted(backing->device) && nvs_now_ns() < deadline) {
 		nvs_sleep_growing(&pause);
 		result = map_chunk(backing, index);
 	}

@@ -38,9 +38,10 @@ struct queue {
 	CUstream stream;
 	struct job jobs[DEPTH];
 	unsigned first, count;
-	uint64_t under_way; /* bytes */
-	uint64_t since;     /* the first copy since the last log line, ns; 0: none */
-	uint64_t copied;    /* bytes, since then */
+	uint64_t under_way;  /* bytes */
+	uint64_t busy_since; /* when the first of those under way was started, ns */
+	uint64_t copied;     /* bytes, since the last log line */
+	uint64_t busy;       /* ns, since then */
 };
 
 struct lane {
@@ -121,10 +122,9 @@ static bool submit(struct queue *queue, const struct nvs_move *move, bool is_out
 	if (result != CUDA_SUCCESS || nvs_real.cuEventRecord(job->done, queue->stream) != CUDA_SUCCESS)
 		return false;
 	job->move = *move;
+	queue->busy_since = queue->count == 0 ? nvs_now_ns() : queue->busy_since;
 	queue->count++;
 	queue->under_way += move->size;
-	if (queue->since == 0)
-		queue->since = nvs_now_ns();
 	return true;
 }
 
@@ -143,6 +143,7 @@ static bool take_finished(struct queue *queue, struct nvs_move *move, bool *fail
 	queue->count--;
 	queue->under_way -= move->size;
 	queue->copied += move->size;
+	queue->busy += queue->count == 0 ? nvs_now_ns() - queue->busy_since : 0;
 	return true;
 }
 
@@ -301,8 +302,8 @@ static void log_swap(struct queue *queue, const char *way)
 {
 	if (queue->copied > 0)
 		NVS_INFO("Swapped %s %llu MiB in %llu ms", way, (unsigned long long)(queue->copied >> 20),
-			(unsigned long long)((nvs_now_ns() - queue->since) / NVS_NS_PER_MS));
-	queue->copied = queue->since = 0;
+			(unsigned long long)(queue->busy / NVS_NS_PER_MS));
+	queue->copied = queue->busy = 0;
 }
 
 /* What comes in portions, as others make room, is one swap. */

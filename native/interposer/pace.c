@@ -18,12 +18,12 @@ struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32
 	bool crowded = false;
 	if (++pace->since >= half) {
 		uint32_t older = pace->next;
-		crowded = atomic_load(&pace->recorded[older]) &&
+		crowded = pace->state[older] == NVS_MARKER_RECORDED &&
 			  nvs_real.cuEventQuery(pace->marker[older]) == CUDA_ERROR_NOT_READY;
 		if (crowded) {
 			pace->since--;
-		} else {
-			atomic_store(&pace->recorded[older], false);
+		} else if (pace->state[older] != NVS_MARKER_TAKEN) { /* else its thread is between gate and stream */
+			pace->state[older] = NVS_MARKER_TAKEN;
 			pace->next = older ^ 1;
 			pace->since = 0;
 			self->pace = pace;
@@ -38,7 +38,7 @@ struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32
 void nvs_pace_wait(struct nvs_pace *pace)
 {
 	pthread_mutex_lock(&pace->lock);
-	CUevent older = atomic_load(&pace->recorded[pace->next]) ? pace->marker[pace->next] : NULL;
+	CUevent older = pace->state[pace->next] == NVS_MARKER_RECORDED ? pace->marker[pace->next] : NULL;
 	pthread_mutex_unlock(&pace->lock);
 	if (older == NULL)
 		return;
@@ -47,23 +47,28 @@ void nvs_pace_wait(struct nvs_pace *pace)
 	nvs_unrelax(mode);
 }
 
+/* The marker is this thread's alone until it says what became of it. */
+static bool record(struct nvs_pace *pace, CUevent *marker, CUstream stream)
+{
+	if (atomic_load(&nvs_captures) != 0)
+		return false;
+	CUstreamCaptureMode mode = nvs_relax();
+	CUcontext popped;
+	if (*marker == NULL && nvs_real.cuCtxPushCurrent_v2(atomic_load(&pace->context->handle)) == CUDA_SUCCESS) {
+		if (nvs_real.cuEventCreate(marker, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC) != CUDA_SUCCESS)
+			*marker = NULL;
+		nvs_real.cuCtxPopCurrent_v2(&popped);
+	}
+	bool recorded = *marker != NULL && nvs_real.cuEventRecord(*marker, stream) == CUDA_SUCCESS;
+	nvs_unrelax(mode);
+	return recorded;
+}
+
 void nvs_pace_mark(struct nvs_thread *self, CUstream stream)
 {
 	struct nvs_pace *pace = self->pace;
-	CUevent *marker = &pace->marker[self->marker];
-	if (atomic_load(&nvs_captures) != 0)
-		return;
-	CUstreamCaptureMode mode = nvs_relax();
-	if (*marker == NULL) {
-		CUcontext popped;
-		if (nvs_real.cuCtxPushCurrent_v2(atomic_load(&pace->context->handle)) == CUDA_SUCCESS) {
-			if (nvs_real.cuEventCreate(marker, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC) !=
-				CUDA_SUCCESS)
-				*marker = NULL;
-			nvs_real.cuCtxPopCurrent_v2(&popped);
-		}
-	}
-	if (*marker != NULL && nvs_real.cuEventRecord(*marker, stream) == CUDA_SUCCESS)
-		atomic_store(&pace->recorded[self->marker], true);
-	nvs_unrelax(mode);
+	bool recorded = record(pace, &pace->marker[self->marker], stream);
+	pthread_mutex_lock(&pace->lock);
+	pace->state[self->marker] = recorded ? NVS_MARKER_RECORDED : NVS_MARKER_FREE;
+	pthread_mutex_unlock(&pace->lock);
 }

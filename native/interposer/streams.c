@@ -132,11 +132,13 @@ static void forget_context(struct nvs_context *context)
 		atomic_store(&sample->state, NVS_SAMPLE_FREE);
 	}
 	atomic_store(&context->under_way, 0);
+	pthread_mutex_lock(&context->pace.lock);
 	for (int i = 0; i < 2; i++) {
 		context->pace.marker[i] = NULL;
-		atomic_store(&context->pace.recorded[i], false);
+		context->pace.state[i] = NVS_MARKER_FREE;
 	}
 	context->pace.since = 0;
+	pthread_mutex_unlock(&context->pace.lock);
 }
 
 void nvs_context_destroyed(CUcontext handle)

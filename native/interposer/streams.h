@@ -23,13 +23,16 @@ struct nvs_sample {
 	uint64_t since;     /* when the first of them may have been submitted, ns */
 };
 
+/* A marker is free, or in the hands of the thread that was told to record it, or recorded in a stream. */
+enum nvs_marker_state { NVS_MARKER_FREE, NVS_MARKER_TAKEN, NVS_MARKER_RECORDED };
+
 /* Flow control: two markers, half a window apart, so that the GPU always has work while one of them is waited for. */
 struct nvs_pace {
 	pthread_mutex_t lock;
 	uint32_t since;    /* submissions since the last marker was assigned */
 	uint32_t next;     /* the older marker: assigned next */
 	CUevent marker[2]; /* made at first use */
-	_Atomic bool recorded[2];
+	enum nvs_marker_state state[2];
 	struct nvs_context *context;
 };
 

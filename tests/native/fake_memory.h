@@ -14,6 +14,7 @@
 
 #include "../../native/interposer/table.c"
 #include "../../native/interposer/residency.c"
+#include "../../native/interposer/residency_moves.c"
 #include "../../native/interposer/hostroom.c"
 #include "../../native/interposer/hostmem.c"
 #include "../../native/interposer/mapped.c"
@@ -84,6 +85,13 @@ void nvs_link_pinned(CUdevice device, int64_t delta)
 {
 	assert(atomic_fetch_add(&fake_pinned[device], delta) + delta >= 0);
 	nvs_residency_pin(device, delta);
+}
+
+static bool fake_is_counted;
+
+bool nvs_link_is_counted(CUdevice device)
+{
+	return fake_is_counted;
 }
 
 void nvs_link_want(void)
@@ -159,7 +167,8 @@ static size_t fake_handles, fake_maps, fake_reservations, fake_native;
 static uint64_t fake_next = 0x700000000000ull, fake_next_handle = 1;
 static int fake_fail_at; /* the how-manieth call fails; 0: none */
 static CUresult fake_error = CUDA_ERROR_UNKNOWN;
-static int fake_virtual_memory = 1;
+static int fake_virtual_memory = 1, fake_unified_memory;
+static _Atomic uint64_t fake_prefetched_out, fake_prefetched_in; /* bytes */
 static void (*fake_during_set_access)(void);               /* called once, in the middle of the next cuMemSetAccess */
 static size_t fake_sizes[1 << 16];                         /* by handle */
 static bool fake_has_contents;                             /* physical memory can be written and copied */
@@ -415,7 +424,8 @@ static CUresult fake_cuMemGetAllocationGranularity(size_t *granularity, const CU
 
 static CUresult fake_cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
-	*value = attribute == ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED ? fake_virtual_memory : 0;
+	bool unified = attribute == ATTRIBUTE_MANAGED_MEMORY || attribute == ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
+	*value = attribute == ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED ? fake_virtual_memory : unified && fake_unified_memory;
 	return CUDA_SUCCESS;
 }
 
@@ -469,6 +479,12 @@ static CUresult fake_make_pointer(CUdeviceptr *p, size_t n)
 static CUresult fake_cuMemAllocManaged(CUdeviceptr *p, size_t n, unsigned flags)
 {
 	return fake_make_pointer(p, n);
+}
+
+static CUresult fake_cuMemPrefetchAsync(CUdeviceptr p, size_t n, CUdevice device, CUstream stream)
+{
+	atomic_fetch_add(device < 0 ? &fake_prefetched_out : &fake_prefetched_in, n);
+	return CUDA_SUCCESS;
 }
 
 static CUresult fake_cuMemAllocAsync(CUdeviceptr *p, size_t n, CUstream stream)
@@ -605,6 +621,7 @@ static void fake_begin(void)
 		.cuCtxPopCurrent_v2 = fake_cuCtxPopCurrent,
 		.cuMemAlloc_v2 = fake_make_pointer,
 		.cuMemAllocManaged = fake_cuMemAllocManaged,
+		.cuMemPrefetchAsync = fake_cuMemPrefetchAsync,
 		.cuMemAllocAsync = fake_cuMemAllocAsync,
 		.cuMemFree_v2 = fake_cuMemFree,
 		.cuMemFreeAsync = fake_cuMemFreeAsync,
@@ -629,6 +646,7 @@ static void fake_begin(void)
 	fake_drain_fails = false;
 	fake_current = &fake_contexts[0];
 	fake_virtual_memory = 1;
+	fake_unified_memory = 0;
 	nvs_mover_resume();
 }
 
@@ -642,7 +660,8 @@ static void fake_end(void)
 		nvs_slab_trim(device);
 	nvs_table_parked(&count, &bytes);
 	assert(count == 0 && bytes == 0);
-	assert(allocations == NULL && by_address == NULL && backings == NULL && counted_list == NULL && by_key == NULL);
+	assert(allocations == NULL && by_address == NULL && nvs_holdings.backings == NULL && counted_list == NULL &&
+		by_key == NULL);
 	assert(fake_handles == 0 && fake_maps == 0 && fake_reservations == 0);
 	for (int device = 0; device < 2; device++) {
 		struct nvs_holding left;
@@ -650,7 +669,7 @@ static void fake_end(void)
 		assert(fake_allocated[device] == 0 && fake_pinned[device] == 0);
 		assert(left.resident == 0 && left.absent == 0 && left.host == 0 && left.pinned == 0);
 		atomic_store(&peers[device], 0);
-		devices[device].unified = false;
+		nvs_holdings.devices[device].unified = false;
 	}
 	atomic_store(&kinds_known, 0);
 }

@@ -103,6 +103,27 @@ static void a_slow_wait_does_not_shrink_the_window(void)
 	nvs_gate_open(NVS_GATE_OPEN);
 }
 
+static void a_marker_belongs_to_one_thread_until_it_is_recorded(void)
+{
+	/* GIVEN a window of one, so that each submission is told to mark, and two threads between gate and stream */
+	struct nvs_thread first = {0}, second = {0}, third = {0};
+	uint32_t duty;
+	learn_cost(20 * NVS_NS_PER_MS);
+	nvs_pace_set_budget(8000);
+	CHECK(nvs_pace_admit(&first, NULL, &duty) == NULL && duty == NVS_MARKER);
+	CHECK(nvs_pace_admit(&second, NULL, &duty) == NULL && duty == NVS_MARKER);
+	CHECK(first.marker != second.marker);
+	/* WHEN a third comes, THEN it passes without a marker: both are in use, and nothing is known to be in flight */
+	CHECK(nvs_pace_admit(&third, NULL, &duty) == NULL && duty == 0);
+	/* AND when they have been recorded, or could not be, there is one again */
+	nvs_pace_mark(&first, NULL);
+	nvs_pace_mark(&second, NULL);
+	CHECK(nvs_gate_drain(60000));
+	CHECK(nvs_pace_admit(&third, NULL, &duty) == NULL && duty == NVS_MARKER);
+	nvs_pace_mark(&third, NULL);
+	CHECK(nvs_gate_drain(60000));
+}
+
 static void occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_allows(void)
 {
 	/* GIVEN kernels of a known cost, back to back */
@@ -152,6 +173,7 @@ int main(void)
 	paced_work_stays_within_the_budget();
 	a_long_kernel_has_a_window_of_one();
 	a_slow_wait_does_not_shrink_the_window();
+	a_marker_belongs_to_one_thread_until_it_is_recorded();
 	occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_allows();
 	short_kernels_are_sampled_rarely_and_long_ones_always();
 	CHECK(fake.pushed == 0);

@@ -14,6 +14,7 @@
 #include "../../native/interposer/log.c"
 #include "../../native/interposer/env.c"
 #include "../../native/interposer/residency.c"
+#include "../../native/interposer/residency_moves.c"
 #include "../../native/interposer/helper_thread.c"
 #include "../../native/interposer/link.c"
 #include "../../native/interposer/link_turns.c"
@@ -498,8 +499,10 @@ static void what_is_moved_is_part_of_the_usage(void)
 {
 	struct nvs_usage usage;
 	registered(NVS_SCHED_ON);
-	devices[0].swapped_out = 5 * MIB;
-	devices[0].swapped_in = 3 * MIB;
+	pthread_mutex_lock(&nvs_holdings.lock);
+	nvs_holdings.devices[0].swapped_out = 5 * MIB;
+	nvs_holdings.devices[0].swapped_in = 3 * MIB;
+	pthread_mutex_unlock(&nvs_holdings.lock);
 	nvs_link_moved(0);
 	expect_update(0, 0);
 	scheduler_expect(NVS_USAGE, &usage, sizeof(usage));

@@ -126,7 +126,7 @@ static void test_a_failure_at_any_point_leaves_nothing_behind(void)
 					nvs_slab_trim(0);
 				}
 				assert(fake_allocated[0] == 0 && fake_handles == 0 && fake_maps == 0);
-				assert(fake_reservations == 0 && backings == NULL && allocations == NULL);
+				assert(fake_reservations == 0 && nvs_holdings.backings == NULL && allocations == NULL);
 				if (!reached)
 					break;
 			}
@@ -293,14 +293,15 @@ static void test_a_forked_child_starts_empty(void)
 	CUdeviceptr p = must_alloc(4 * MIB), q = must_alloc(100);
 	void *tree = by_address;
 	struct nvs_allocation *list = allocations;
-	struct nvs_backing *made = backings;
+	struct nvs_backing *made = nvs_holdings.backings;
 	assert(shelves[0][EMPTY - 1] != NULL);
 	nvs_memory_after_fork();
-	assert(allocations == NULL && by_address == NULL && backings == NULL && shelves[0][EMPTY - 1] == NULL);
+	assert(allocations == NULL && by_address == NULL && nvs_holdings.backings == NULL &&
+		shelves[0][EMPTY - 1] == NULL);
 	/* Back to the parent's view, so that the test can clean up. */
 	by_address = tree;
 	allocations = list;
-	backings = made;
+	nvs_holdings.backings = made;
 	for (struct nvs_allocation *each = list; each != NULL; each = each->next)
 		if (each->slab != NULL)
 			link_slab(each->slab);

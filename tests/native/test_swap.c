@@ -232,6 +232,29 @@ static void test_a_full_card_is_waited_for(void)
 	must_free(p);
 }
 
+static void *make_room(void *unused)
+{
+	nvs_sleep_ns(10 * NVS_NS_PER_MS);
+	pthread_mutex_lock(&fake_lock);
+	fake_capacity = UINT64_MAX;
+	pthread_mutex_unlock(&fake_lock);
+	return unused;
+}
+
+/* GIVEN room that a scheduler has given, but that another has not left yet WHEN allocating THEN that is waited for. */
+static void test_an_allocation_waits_for_room_that_was_given(void)
+{
+	pthread_t other;
+	CUdeviceptr p;
+	fake_capacity = 2 * MIB;
+	assert(cuMemAlloc_v2(&p, 4 * MIB) == CUDA_ERROR_OUT_OF_MEMORY);
+	fake_is_counted = true;
+	pthread_create(&other, NULL, make_room, NULL);
+	must_free(must_alloc(4 * MIB));
+	pthread_join(other, NULL);
+	fake_is_counted = false;
+}
+
 static void test_a_failure_while_mapping_leaves_nothing_behind(void)
 {
 	CUdeviceptr p = must_alloc(4 * MIB);
@@ -420,6 +443,44 @@ static void test_a_lost_scheduler_stops_what_leaves_not_what_comes(void)
 	must_free(p);
 }
 
+/* ---- unified memory ---- */
+
+static void test_unified_memory_moves_by_prefetches(void)
+{
+	fake_virtual_memory = 0;
+	fake_unified_memory = 1;
+	CUdeviceptr p = must_alloc(12 * MIB);
+	assert(fake_handles == 0 && fake_native == 1 && now().resident == 12 * MIB);
+	swap_out(0);
+	assert(fake_prefetched_out == 12 * MIB && now().host == 12 * MIB && fake_registered == 0);
+	assert(!nvs_residency_is_away(0, p)); /* its addresses always work */
+	set_target(5 * MIB);
+	UNTIL(now().resident == 4 * MIB && now().arriving == 0);
+	assert(fake_prefetched_in == 4 * MIB);
+	/* WHEN its turn comes THEN the rest need not be there */
+	assert(nvs_residency_open());
+	/* AND after it, all of it may be anywhere, but no more on the card than was allowed */
+	nvs_residency_shut();
+	assert(now().resident == 5 * MIB && now().absent == 0);
+	swap_out(0);
+	assert(fake_prefetched_out == 24 * MIB && now().host == 12 * MIB);
+	must_free(p);
+	assert(fake_native == 0);
+}
+
+static void test_unified_memory_may_be_larger_than_the_card(void)
+{
+	fake_virtual_memory = 0;
+	fake_unified_memory = 1;
+	assert(nvs_residency_open());
+	set_target(4 * MIB);
+	CUdeviceptr p = must_alloc(4 * MIB), q = must_alloc(8 * MIB);
+	assert(now().resident == 4 * MIB && now().absent == 8 * MIB);
+	assert(nvs_residency_open());
+	must_free(p);
+	must_free(q);
+}
+
 /* ---- all at once ---- */
 
 #define THREADS 3
@@ -502,7 +563,7 @@ static void after_each(void)
 	UNTIL(no_buffers_left());
 	nvs_mover_pause();
 	assert(now().buffered == 0 && fake_registered == 0);
-	devices[0].wanted = stuck_at[0] = 0;
+	nvs_holdings.devices[0].wanted = nvs_holdings.stuck_at[0] = 0;
 	fake_next_handle = 1;
 	nvs_mover_resume();
 }
@@ -530,6 +591,7 @@ int main(void)
 	RUN_SWAP(test_a_chunk_on_its_way_out_may_stay);
 	RUN_SWAP(test_a_free_waits_for_its_own_chunks_only);
 	RUN_SWAP(test_a_full_card_is_waited_for);
+	RUN_SWAP(test_an_allocation_waits_for_room_that_was_given);
 	RUN_SWAP(test_a_failure_while_mapping_leaves_nothing_behind);
 	RUN_SWAP(test_what_the_host_cannot_take_stays_and_is_reported);
 	RUN_SWAP(test_an_allocation_that_neither_card_nor_host_can_take_is_refused);
@@ -541,6 +603,8 @@ int main(void)
 	RUN_SWAP(test_a_broken_context_is_left_to_the_application);
 	RUN_SWAP(test_memory_that_cannot_move_waits_for_room);
 	RUN_SWAP(test_a_lost_scheduler_stops_what_leaves_not_what_comes);
+	RUN_SWAP(test_unified_memory_moves_by_prefetches);
+	RUN_SWAP(test_unified_memory_may_be_larger_than_the_card);
 	RUN_SWAP(test_turns_targets_allocations_and_frees_at_once);
 	char path[128];
 	snprintf(path, sizeof(path), "%s/meminfo", full_host);

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.simulated
 
 def run(case: str, **variables: str) -> tuple[dict[str, Any], str]:
     """Run a case of memory_program.py preloaded; its report, and what the library said."""
-    node = sim.up("2xT4")
+    node = sim.up("2xT4", name=f"memory-{os.getpid()}")
     environment = {
         **os.environ,
         **node.env(),
@@ -32,9 +32,12 @@ def run(case: str, **variables: str) -> tuple[dict[str, Any], str]:
         "NVSHARE_SOCK": str(node.directory / "no-scheduler.sock"),
         **variables,
     }
-    result = subprocess.run(
-        [sys.executable, PROGRAM, case], env=environment, capture_output=True, text=True, timeout=100, check=False
-    )
+    try:
+        result = subprocess.run(
+            [sys.executable, PROGRAM, case], env=environment, capture_output=True, text=True, timeout=100, check=False
+        )
+    finally:
+        sim.down(node.name)
     assert result.returncode == 0, result.stderr
     report: dict[str, Any] = json.loads(result.stdout)
     return report, result.stderr

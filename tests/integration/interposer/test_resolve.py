@@ -19,8 +19,12 @@ def probe(directory: Path, *flags: str) -> dict[tuple[str, str], str]:
     """Compile the probe, run it preloaded on a simulated node, return {(way, symbol): library}."""
     program = directory / "probe"
     subprocess.run(["cc", PROBE, "-D_GNU_SOURCE", "-o", program, *flags, "-ldl"], check=True)
-    environment = {**os.environ, **sim.up("2xT4").env(), "LD_PRELOAD": str(native.interposer())}
-    result = subprocess.run([program], env=environment, check=True, capture_output=True, text=True)
+    node = sim.up("2xT4", name=f"resolve-{os.getpid()}")
+    environment = {**os.environ, **node.env(), "LD_PRELOAD": str(native.interposer())}
+    try:
+        result = subprocess.run([program], env=environment, check=True, capture_output=True, text=True)
+    finally:
+        sim.down(node.name)
     rows = [line.split() for line in result.stdout.splitlines() if not line.startswith("status")]
     answers = {(way, symbol): library for way, symbol, library in rows}
     answers["status", "missing"] = result.stdout.split("status ")[1].split()[0]

@@ -165,6 +165,23 @@ class Task:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.said: list[str] = []
+        self._heard = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        for line in self.process.stderr:
+            with self._heard:
+                self.said.append(line.rstrip("\n"))
+                self._heard.notify_all()
+
+    def until_said(self, text: str) -> str:
+        """The first line on standard error that contains it."""
+        with self._heard:
+            assert self._heard.wait_for(lambda: any(text in line for line in self.said), PATIENCE), self.said
+            return next(line for line in self.said if text in line)
 
     def tell(self, command: str, *arguments: Any) -> None:
         assert self.process.stdin
@@ -174,7 +191,7 @@ class Task:
     def answer(self) -> Any:
         assert self.process.stdout
         line = self.process.stdout.readline()
-        assert line, self.process.communicate()[1]
+        assert line, (self.process.wait(), self.said)
         return json.loads(line)
 
     def ask(self, command: str, *arguments: Any) -> Any:
@@ -183,14 +200,20 @@ class Task:
 
     def end(self) -> list[str]:
         """The lines it left on standard error."""
-        _, said = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0, said
-        return said.splitlines()
+        assert self.process.stdin
+        self.process.stdin.close()
+        assert self.process.wait(60) == 0, self.said
+        self._reader.join()
+        return self.said
 
     def clean(self) -> None:
         self.process.kill()
-        with contextlib.suppress(ValueError):
-            self.process.communicate()
+        self.process.wait()
+        self._reader.join()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert stream
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
 
 
 @pytest.fixture

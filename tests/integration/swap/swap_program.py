@@ -70,21 +70,25 @@ class Piece:
 
     def patch(self, cuda: Cuda, at: int, chooser: random.Random) -> None:
         data = chooser.randbytes(min(40, self.size - at))
-        self.patches = {old: what for old, what in self.patches.items() if old + len(what) <= at or old >= at + 40}
-        # What the new one covers of an older one is checked through the new one alone.
-        self.patches[at] = data
+        end = at + len(data)
+        kept: dict[int, bytes] = {at: data}
+        for start, old in self.patches.items():
+            if start < at:
+                kept[start] = old[: at - start]
+            if start + len(old) > end:
+                kept[max(start, end)] = old[max(0, end - start) :]
+        self.patches = kept
         cuda.write(self.pointer + at, data)
 
     def wrong(self, cuda: Cuda) -> int:
-        """How many of its places do not hold what was written there."""
+        """How many of its places do not hold what was written there: the patches, and samples between them."""
         bad = sum(cuda.read(self.pointer + at, len(data)) != data for at, data in self.patches.items())
-        if len(self.patches) > 1:
-            places = sorted(self.patches)
-            before, after = places[0] + len(self.patches[places[0]]), places[1]
-            if after > before + 80:  # between two patches, whichever came first, there may be remains of older ones
-                middle = before + (after - before) // 2
-                span = min(SAMPLE, after - 40 - middle)
-                bad += cuda.read(self.pointer + middle, span).count(self.word) < span - 40
+        places = sorted(self.patches)
+        for place, after in zip(places, [*places, self.size][1:], strict=True):
+            before = place + len(self.patches[place])
+            span = min(SAMPLE, after - before)
+            for at in {before, after - span} if span > 0 else ():
+                bad += cuda.read(self.pointer + at, span) != bytes([self.word]) * span
         return bad
 
 

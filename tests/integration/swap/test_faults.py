@@ -173,10 +173,7 @@ def test_a_card_that_somebody_outside_fills_is_waited_for(node: sim.SimNode, mov
         away.tell("verify")
         mover.until(lambda: mover.waits)
         mover.grant()
-        assert away.process.stderr is not None
-        while "waiting for" not in (line := away.process.stderr.readline()):
-            assert line
-        assert "outside nvshare" in line
+        assert "outside nvshare" in away.until_said("waiting for")
     finally:
         outsider.communicate()
     # AND goes on when there is room
