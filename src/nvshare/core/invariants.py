@@ -185,10 +185,12 @@ def _held_up(turns: Turns, place: Attachment) -> bool:
 
 
 def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
-    """Whose turn has come but whose memory has not is told to bring all of it, or somebody is giving room up for it."""
+    """Whose turn has come but whose memory has not is told to bring all of it, into room that is
+    there, or somebody is giving room up for it."""
     for gpu in node.gpus.values():
         for place in turns.chosen(gpu) if gpu.lacking else ():
-            if place.bound < place.allocated and not (gpu.draining or gpu.pending or _gives_up(gpu)):
+            comes = place.whole or (place.bound == place.allocated and gpu.held <= limit(gpu))
+            if not comes and not (gpu.draining or gpu.pending or _gives_up(gpu)):
                 yield f"{place.client.hex} waits for memory on {gpu.uuid}, and nothing moves"
 
 

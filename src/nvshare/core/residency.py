@@ -89,7 +89,8 @@ class Residency:
             places.append(place)
             stays = fixed(place)
             evictable = place.client.can_swap and place.standing is Standing.IDLE
-            stakes.append(Stake(claim, stays + extra(place), stays, place.bound, place.held, evictable))
+            want = stays + extra(place)
+            stakes.append(Stake(claim, want, stays, place.bound, place.held, evictable, lacks=not place.whole))
         most = limit(gpu)
         for index, target in steps(stakes, plan(stakes, most), most):
             place = places[index]

@@ -135,6 +135,10 @@ class Client:
     left: int = 0  # number of the event that ended its latest turn; 0: it never had one
 
     @property
+    def is_gang(self) -> bool:
+        return len(self.gpus) > 1
+
+    @property
     def hex(self) -> str:
         return f"{self.id:016x}"
 

@@ -186,6 +186,16 @@ class Turns:
             self._bound(client, tails)
 
     def _settle_card(self, gpu: GpuState) -> None:
+        gangs = [(place.client, can_ever_run(place.client)) for place in gpu.queue.values() if place.client.is_gang]
+        self._settle_memory(gpu)
+        for client, before in gangs:
+            if can_ever_run(client) is not before:  # its other cards wait for it, or need no longer
+                for place in client.gpus.values():
+                    self._unsettled[place.gpu.uuid] = place.gpu
+        if gpu.queue:
+            self._dispatch(gpu)
+
+    def _settle_memory(self, gpu: GpuState) -> None:
         if gpu.pending:
             self.memory.answer(gpu)
         if takes_turns(self.node.settings, gpu) is not gpu.turns:
@@ -195,14 +205,12 @@ class Turns:
             self._drop_surplus(gpu)
         if gpu.lacking or gpu.pending:
             self.memory.move(gpu, self._waiters)
-        if gpu.queue:
-            self._dispatch(gpu)
 
     def _look_again(self, gpu: GpuState) -> None:
         """What cannot leave this card may have changed, and so who can run, on all cards of those who wait here."""
         self._unsettled[gpu.uuid] = gpu
         for waiter in gpu.queue.values():
-            if len(waiter.client.gpus) > 1:
+            if waiter.client.is_gang:
                 for place in waiter.client.gpus.values():
                     self._unsettled[place.gpu.uuid] = place.gpu
 

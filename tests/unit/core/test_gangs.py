@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core_scene import A, B, Scene, dropped, granted
+from core_scene import CARD, GIB, A, B, Scene, dropped, granted
 
 from nvshare.core import events as e
 from nvshare.core.settings import Mode
@@ -165,3 +165,21 @@ def test_the_death_of_a_gang_frees_all_of_its_gpus() -> None:
     scene.request(2, B)
 
     assert sorted(granted(scene.gone(G))) == [(1, A), (2, B)]
+
+
+def test_who_waits_behind_a_gang_goes_on_when_the_gang_cannot_run_any_more() -> None:
+    # GIVEN a gang that waits for its memory on one card, and a small task behind it on the other
+    scene = Scene(Mode.SERIAL, gpus=(A, B), declared=CARD)
+    scene.mover(1, 4 * GIB, 8 * GIB, gpus=(A, B), works=True)
+    scene.mover(3, 6 * GIB)
+    scene.mover(G, 12 * GIB, 8 * GIB, gpus=(A, B), works=True)
+    scene.register(2, A)
+    scene.request(2, A)
+    assert dropped(scene.pass_time(30.0)) == [(1, A), (1, B)]
+    scene.allocate(1, 8 * GIB, B)
+
+    # WHEN the one before it cannot be stopped, and takes that card for itself
+    answer = scene.pass_time(10.0)
+
+    # THEN the task behind the gang does not wait for it
+    assert granted(answer) == [(2, A)]

@@ -462,3 +462,23 @@ def test_modes_can_change_in_the_middle_of_a_switch(mode: Mode) -> None:
 
     assert scene.state(2) == "running"
     assert scene.most_resident[A] <= CARD
+
+
+def test_a_card_that_shrinks_while_memory_is_on_its_way_makes_room_for_it() -> None:
+    # GIVEN a task that was told to bring all of its memory, and the room for it was there
+    scene = Scene(total=CARD)
+    scene.mover(1, 12 * GIB, works=True)
+    scene.mover(2, 12 * GIB, works=True)
+    scene.move_all()
+    scene.pass_time(30.0)
+    scene.release(1)
+    while scene.memory[2, A].target < 12 * GIB:
+        scene.move(1)
+    assert scene.state(2) == "waiting"
+
+    # WHEN the scheduler learns that contexts take some of the card
+    answer = scene.context(1, GIB)
+
+    # THEN the other one gives that up too, and the task comes to run
+    assert told(answer) == {1: 3 * GIB}
+    assert granted(scene.move_all()) == [(2, A)]

@@ -32,6 +32,7 @@ class Stake:
     bound: int  # what it may have, as it was last told
     held: int  # what it can still have at this moment, by all that is on its way
     evictable: bool = True  # it can be told to have less at this moment
+    lacks: bool = False  # some of it is not on the card yet
 
 
 def plan(stakes: Sequence[Stake], limit: int) -> list[int]:
@@ -48,7 +49,10 @@ def plan(stakes: Sequence[Stake], limit: int) -> list[int]:
         floors[index] = stake.fixed + share
         left -= share
     needed = sum(max(floor, goal) for floor, goal in zip(floors, goals, strict=True)) - limit
-    if any(floor > goal for floor, goal in zip(floors, goals, strict=True)):
+    if any(
+        floor > goal or (stake.claim is Claim.NEXT and stake.lacks)  # it was told to come, but the card has shrunk
+        for stake, floor, goal in zip(stakes, floors, goals, strict=True)
+    ):
         for index in reversed(range(len(stakes))):
             given = max(0, min(needed, goals[index] - floors[index]))
             goals[index] -= given
