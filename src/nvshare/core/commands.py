@@ -85,6 +85,15 @@ class SetResidency(Command):
 
 
 @dataclass(frozen=True)
+class PrepareSwapOut(Command):
+    """PREPARE_SWAP_OUT: so many bytes may have to leave the card when the client's turn ends."""
+
+    client: int
+    gpu: str
+    bytes: int
+
+
+@dataclass(frozen=True)
 class SetLimit(Command):
     """UPDATE_LIMIT: the group's memory quota on this GPU (None: none) and the declared card."""
 

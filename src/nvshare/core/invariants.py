@@ -186,7 +186,7 @@ def _held_up(turns: Turns, place: Attachment) -> bool:
 
 def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
     """Whose turn has come but whose memory has not is told to bring all of it, into room that is
-    there, or somebody is giving room up for it."""
+    there, or somebody is giving room up for it or does not answer."""
     for gpu in node.gpus.values():
         for place in turns.chosen(gpu) if gpu.lacking else ():
             comes = place.whole or (place.bound == place.allocated and gpu.held <= limit(gpu))
@@ -195,7 +195,7 @@ def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _gives_up(gpu: GpuState) -> bool:
-    return any(place.held > place.bound for place in gpu.attachments.values())
+    return any(place.held > place.bound or place.silent for place in gpu.attachments.values())
 
 
 def _first_come_first_served(node: Node, turns: Turns) -> Iterator[str]:

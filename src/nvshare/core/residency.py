@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from nvshare.core import ledger
-from nvshare.core.commands import DenyMemory, GrantMemory, HoldMemory, SetResidency
+from nvshare.core.commands import DenyMemory, GrantMemory, HoldMemory, PrepareSwapOut, SetResidency
 from nvshare.core.policy.admission import admit
 from nvshare.core.policy.multiprogramming import extra, fixed, limit, oversubscribed, room
 from nvshare.core.policy.residency import Claim, Stake, plan, steps
@@ -80,9 +80,12 @@ class Residency:
 
     # --- targets
 
-    def move(self, gpu: GpuState, waiters: Callable[[GpuState], tuple[list[Attachment], list[Attachment]]]) -> None:
-        """Tell the clients of a card what they may have there now. ``waiters``: those who wait and can run, and those
-        who cannot whoever makes room."""
+    def move(
+        self, gpu: GpuState, waiters: Callable[[GpuState], tuple[list[Attachment], list[Attachment]]]
+    ) -> list[Attachment]:
+        """Tell the clients of a card what they may have there now; those who were told. ``waiters``: those who wait and
+        can run, and those who cannot whoever makes room."""
+        told = []
         places: list[Attachment] = []
         stakes: list[Stake] = []
         for place, claim in self._order(gpu, *waiters(gpu)):
@@ -96,6 +99,23 @@ class Residency:
             place = places[index]
             if target < place.bound or not place.whole:  # else it is room for what it has asked for
                 self._tell(place, min(target, place.allocated))
+                told.append(place)
+        return told
+
+    def reported(self, place: Attachment) -> None:
+        """The client has spoken of its memory: it has given up what it should, or has time anew to do so."""
+        place.gpu.room = None
+        place.silent = False
+        place.confirm_by = self.node.now + self.node.settings.drain_deadline if place.held > place.bound else None
+
+    def prepare(self, gpu: GpuState) -> None:
+        """Tell those who run, and for whose place others wait, how much may have to leave the card after them."""
+        deficit = gpu.allocated + gpu.wanted - limit(gpu)
+        for place in gpu.running.values():
+            size = min(deficit, extra(place))
+            if place.client.can_swap and size > place.prepared:
+                place.prepared = size
+                self.node.commands.append(PrepareSwapOut(place.client.id, gpu.uuid, size))
 
     def _order(
         self, gpu: GpuState, able: list[Attachment], unable: list[Attachment]
@@ -118,6 +138,10 @@ class Residency:
 
     def _tell(self, place: Attachment, target: int) -> None:
         number = ledger.retarget(place, target)
+        if place.held <= place.bound:
+            place.confirm_by = None
+        elif place.confirm_by is None:
+            place.confirm_by = self.node.now + self.node.settings.drain_deadline
         self.node.commands.append(SetResidency(place.client.id, place.gpu.uuid, number, target))
 
 

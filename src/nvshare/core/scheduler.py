@@ -14,6 +14,7 @@ from nvshare.core import events, ledger
 from nvshare.core.commands import Command, Expel, Level, Log, SchedOff, SchedOn
 from nvshare.core.invariants import check
 from nvshare.core.limits import Limits
+from nvshare.core.policy.demand import measured
 from nvshare.core.policy.multiprogramming import MIB
 from nvshare.core.settings import SIZE_MAX, Settings
 from nvshare.core.snapshot import Snapshot, take
@@ -167,6 +168,7 @@ class Scheduler:
         for held in gpus:
             gpu = self._node.gpus[held.gpu]
             place = client.gpus[gpu.uuid] = gpu.attachments[client.id] = Attachment(client, gpu)
+            place.measured_at = client.active(self._node.now)
             ledger.adopt(place, held.allocated, held.resident)
             self._limits.send_memory(client, gpu)
             self._log(
@@ -263,7 +265,7 @@ class Scheduler:
             return
         foreseen = event.pinned == place.pinned
         ledger.report(place, event.released, event.resident, event.host, event.pinned, event.applied)
-        self._turns.reconsider(place.gpu, foreseen)
+        self._turns.memory_reported(place, foreseen)
 
     def _usage_reported(self, event: events.UsageReported) -> None:
         place = self._place(event.client, event.gpu)
@@ -276,6 +278,11 @@ class Scheduler:
         moved = max(0, out - place.swapped_out) + max(0, into - place.swapped_in)
         self._node.counters.swapped_bytes += moved
         place.swapped_out, place.swapped_in = out, into
+        active = place.client.active(event.now)
+        place.demand = measured(place.demand, event.occupied - place.occupied, active - place.measured_at)
+        place.measured_at = active
+        if place.gpu.turns:
+            self._turns.reconsider(place.gpu, foreseen=True)
         place.occupied, place.submissions, place.window = event.occupied, event.submissions, event.window
 
     # --- settings and quotas

@@ -63,6 +63,7 @@ class ClientGpuView:
     pinned: int
     context: int
     occupied_s: float
+    demand: float  # part of the card's time it uses when nothing keeps it from doing so
     submissions: int
     window: int
     swapped_out: int
@@ -206,6 +207,7 @@ def _client_gpu(place: Attachment, now: float) -> ClientGpuView:
         pinned=place.pinned,
         context=place.context,
         occupied_s=place.occupied,
+        demand=round(place.demand, 3),
         submissions=place.submissions,
         window=place.window,
         swapped_out=place.swapped_out,

@@ -22,6 +22,7 @@ from nvshare.core.settings import SIZE_MAX, Priority, Settings
 
 STORY_LENGTH = 40  # events remembered for the message of a broken invariant
 CORE_LIMIT_DEFAULT = 100
+DEMAND_UNKNOWN = 0.5  # of a client that was not measured yet
 UNTOLD = SIZE_MAX  # the target of a client that was never given one: all that it is granted
 
 
@@ -53,6 +54,7 @@ class Attachment:
     host: int = 0
     pinned: int = 0
     context: int = 0
+    prepared: int = 0  # the most it was told to be ready to give up
     wanted: int = 0  # bytes of its requests that wait for an answer
 
     target: int = UNTOLD  # bytes it may have on the card, as it was last told
@@ -61,8 +63,12 @@ class Attachment:
     earlier: list[tuple[int, int]] = field(default_factory=list)  # older targets it may keep to: number, bytes
     arrived: bool = True  # nothing of what its target allows is missing
     held: int = 0  # the most it can have on the card, whatever is still on its way
+    confirm_by: float | None = None  # while it was told to give bytes up and has not said that it did
+    silent: bool = False  # it did not do so in time: its bytes are planned around until it speaks
 
     occupied: float = 0.0
+    demand: float = DEMAND_UNKNOWN  # part of the card's time it uses when nothing keeps it from doing so
+    measured_at: float = 0.0  # when that was measured last, less all the time the client had waited by then
     submissions: int = 0
     window: int = 0
     swapped_out: int = 0
@@ -125,6 +131,7 @@ class Client:
     parked: bool = False  # its waiting was logged
     seen: bool = False  # it was granted before
     asked_at: float = 0.0  # when it began to wait
+    waited: float = 0.0  # seconds, in all, before that
     start_by: float = 0.0  # while it waits: the latest moment its turn begins, by the bound the queue guarantees
     start_by_late: float = 0.0  # the scheduler's accumulated timer lateness when start_by was computed
 
@@ -133,6 +140,10 @@ class Client:
     drain_by: float | None = None  # while draining
     turn: int = 0  # number of its latest turn, in the order in which turns began
     left: int = 0  # number of the event that ended its latest turn; 0: it never had one
+
+    def active(self, now: float) -> float:
+        """The clock of the time in which it did not wait."""
+        return now - self.waited - (now - self.asked_at if self.ticket else 0.0)
 
     @property
     def is_gang(self) -> bool:

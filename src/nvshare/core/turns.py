@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from nvshare.core.commands import Drop, Grant, Level, Log, WakeAt
+from nvshare.core.policy.demand import compatible
 from nvshare.core.policy.multiprogramming import MIB, reason, room, share, takes_turns
 from nvshare.core.policy.quantum import longest_turn, quantum, smoothed
 from nvshare.core.policy.queue import fitting_set
@@ -75,6 +76,13 @@ class Turns:
         self._vacate(place)
         if client.ticket and not client.asked and all(other.standing is not STUCK for other in client.gpus.values()):
             self._dequeue(client)
+
+    def memory_reported(self, place: Attachment, foreseen: bool) -> None:
+        """The client said what it has on the card. ``foreseen``: as the queue's guarantees expect."""
+        was_silent = place.silent
+        self.memory.reported(place)
+        self._set_alarm(place.client)
+        self.reconsider(place.gpu, foreseen and not was_silent)
 
     def adopt(self, place: Attachment, number: int) -> None:
         """A client came back with a grant of an earlier scheduler: it counts as held."""
@@ -204,7 +212,8 @@ class Turns:
         elif gpu.pending and gpu.turns:
             self._drop_surplus(gpu)
         if gpu.lacking or gpu.pending:
-            self.memory.move(gpu, self._waiters)
+            for place in self.memory.move(gpu, self._waiters):
+                self._set_alarm(place.client)
 
     def _look_again(self, gpu: GpuState) -> None:
         """What cannot leave this card may have changed, and so who can run, on all cards of those who wait here."""
@@ -220,8 +229,9 @@ class Turns:
                 self._grant(place.client)
 
     def chosen(self, gpu: GpuState) -> list[Attachment]:
-        """The waiters whose turn it is: as many from the front of the queue as fit beside those who run, or are on
-        their way out. One that could not run now even with the card to itself does not hold the others up."""
+        """The waiters whose turn it is: as many from the front of the queue as fit, with their memory and their demand
+        for compute, beside those who run or are on their way out. One that could not run now even with the card to
+        itself does not hold the others up."""
         if not gpu.turns:
             return list(gpu.queue.values())
         serial = self.node.settings.mode is Mode.SERIAL
@@ -233,7 +243,8 @@ class Turns:
         here = room(gpu)
         chosen = fitting_set(waiting, lambda place: 0 if place.standing is DRAINING else share(place, here), here.free)
         stuck = next((index for index, place in enumerate(chosen) if place.standing is STUCK), 0)
-        return chosen[:stuck] if stuck else chosen  # who fits beside a stuck one runs before that one's next turn
+        chosen = chosen[:stuck] if stuck else chosen  # who fits beside a stuck one runs before that one's next turn
+        return compatible(chosen, gpu.running.values())
 
     def _waiters(self, gpu: GpuState) -> tuple[list[Attachment], list[Attachment]]:
         """Those who wait and can run when others make room, and those who cannot; each in the order of arrival."""
@@ -263,7 +274,7 @@ class Turns:
         if self.node.settings.mode is Mode.SERIAL:
             return not (gpu.running or gpu.draining)
         here = room(gpu)
-        return share(place, here) <= here.free
+        return share(place, here) <= here.free and bool(compatible([place], gpu.running.values()))
 
     def _holds_some(self, client: Client) -> bool:
         return any(place.standing is RUNNING for place in client.gpus.values())
@@ -301,6 +312,8 @@ class Turns:
             place.contended = contended
             self._send_terms(place)
             self._set_alarm(client)
+        if contended and gpu.allocated + gpu.wanted > gpu.capacity:
+            self.memory.prepare(gpu)
 
     def is_contended(self, gpu: GpuState) -> bool:
         """Somebody waits who could run if a holder left."""
@@ -320,6 +333,12 @@ class Turns:
             self._awaited.pop(gpu.uuid, None)
 
     def _alarm(self, client: Client) -> None:
+        silent = [place for place in client.gpus.values() if self._is_overdue(place)]
+        if silent:
+            for place in silent:
+                self._plan_around(place)
+            self._set_alarm(client)
+            return
         if client.drain_by is None:
             self._drop(client)
             return
@@ -431,6 +450,22 @@ class Turns:
             f"{gpu.uuid}; it runs on beside the others until it releases",
         )
 
+    def _is_overdue(self, place: Attachment) -> bool:
+        return place.confirm_by is not None and place.confirm_by <= self.node.now
+
+    def _plan_around(self, place: Attachment) -> None:
+        """The client was told to make room and says nothing: whoever fits beside what it has goes on."""
+        gpu, client = place.gpu, place.client
+        place.silent, place.confirm_by = True, None
+        gpu.room = None
+        self._look_again(gpu)
+        self.rebound()
+        self._log(
+            Level.WARN,
+            f"Client {client.hex} (pid {client.pid}) does not give up {(place.held - place.bound) // MIB} MB of GPU "
+            f"{gpu.uuid}: no answer within {self.node.settings.drain_deadline:g} s; its memory stays on the card",
+        )
+
     def _vacate(self, place: Attachment) -> None:
         self._leave(place)
         place.standing = IDLE
@@ -469,7 +504,11 @@ class Turns:
             contended |= place.contended
         if not draining:
             client.drain_by = None
-        self.alarms.set(client.id, client.drain_by if draining else client.turn_end if contended else None)
+        due = [place.confirm_by for place in client.gpus.values() if place.confirm_by is not None]
+        ends = client.drain_by if draining else client.turn_end if contended else None
+        if ends is not None:
+            due.append(ends)
+        self.alarms.set(client.id, min(due, default=None))
 
     def _apply_policy(self, gpus: Sequence[GpuState]) -> None:
         """Make cards run as their policy says."""
@@ -522,6 +561,7 @@ class Turns:
         self._arrivals.append(client)
 
     def _dequeue(self, client: Client) -> None:
+        client.waited += self.node.now - client.asked_at
         client.ticket = 0
         client.asked = client.parked = False
         for place in client.gpus.values():

@@ -142,6 +142,7 @@ _GPU_COMMANDS: dict[type[commands.Command], Callable[..., wire.Message]] = {
     commands.HoldMemory: lambda c, gpu: wire.WaitForMem(gpu, c.request, c.bytes),
     commands.DenyMemory: lambda c, gpu: wire.MemDenied(gpu, c.request, c.bytes, c.limit, int(c.reason)),
     commands.SetResidency: lambda c, gpu: wire.Residency(gpu, c.number, c.target),
+    commands.PrepareSwapOut: lambda c, gpu: wire.PrepareSwapOut(gpu, c.bytes),
     commands.SetLimit: lambda c, gpu: wire.UpdateLimit(gpu, c.mem_limit or 0, c.card),
 }
 _CLIENT_COMMANDS: dict[type[commands.Command], Callable[..., wire.Message]] = {

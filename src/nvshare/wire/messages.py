@@ -342,7 +342,7 @@ class MemAvailable(Message):
 
 @dataclass(frozen=True)
 class PrepareSwapOut(Message):
-    """Scheduler to client: copy so many bytes to the host early, while others compute."""
+    """Scheduler to client: so many bytes may have to leave the card when your turn ends; have buffers for them."""
 
     gpu: int
     bytes: int

@@ -611,7 +611,7 @@ class World:
         program = self._pick(a)
         if program is not None:
             uuid = list(program.gpus)[b % len(program.gpus)]
-            self.send(e.UsageReported(self.now, program.id, uuid, self.now, d, 1 + b % 1024, a, b))
+            self.send(e.UsageReported(self.now, program.id, uuid, self.now * (b % 3) / 2, d, 1 + b % 1024, a, b))
 
     def change_mode(self, a: int, b: int, d: int) -> None:
         self._change(e.SettingsChanged(self.now, mode=tuple(Mode)[a % len(Mode)]))
@@ -768,5 +768,8 @@ BUSY_MEMORY: tuple[Callable[[World, int, int, int], None], ...] = (
     World.change_mode,
     World.change_anti_thrash,
     World.measure,
+    World.report_usage,
+    World.report_usage,
+    World.report_usage,
     World.restart,
 )

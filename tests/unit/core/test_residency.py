@@ -482,3 +482,147 @@ def test_a_card_that_shrinks_while_memory_is_on_its_way_makes_room_for_it() -> N
     # THEN the other one gives that up too, and the task comes to run
     assert told(answer) == {1: 3 * GIB}
     assert granted(scene.move_all()) == [(2, A)]
+
+
+# --- compute, where memory makes clients take turns
+
+
+def three_of_which_two_fit() -> Scene:
+    scene = Scene(declared=CARD)
+    for client in (1, 2, 3):
+        scene.mover(client, 7 * GIB, works=True)
+    scene.move_all()
+    return scene
+
+
+def use(scene: Scene, shares: dict[int, float], seconds: float = 10.0) -> list[c.Command]:
+    """Time passes in which these clients use so much of the card, and say so."""
+    answers = scene.pass_time(seconds)
+    for client, share in shares.items():
+        answers += scene.send(e.UsageReported(scene.now, client, A, share * seconds, 1, 1))
+    return answers
+
+
+def test_tasks_whose_demand_is_not_known_yet_run_together_where_they_fit() -> None:
+    scene = three_of_which_two_fit()
+
+    assert [scene.state(client) for client in (1, 2, 3)] == ["running", "running", "waiting"]
+
+
+def test_busy_tasks_run_one_at_a_time_where_memory_makes_them_take_turns() -> None:
+    # GIVEN two that fit together and are measured to use all of the card's time each
+    scene = three_of_which_two_fit()
+    use(scene, {1: 1.0, 2: 0.98})
+
+    # WHEN their turns are over
+    answers = scene.pass_time(30.0)
+    assert sorted(dropped(answers)) == [(1, A), (2, A)]
+    for client in (1, 2):
+        scene.release(client)
+        scene.request(client)
+    scene.move_all()
+
+    # THEN the one that waited has the card, and the next one's memory is there already
+    assert [scene.state(client) for client in (1, 2, 3)] == ["waiting", "waiting", "running"]
+    use(scene, {3: 1.0})
+    assert granted(scene.pass_time(30.0)) == [(1, A)]
+
+
+def test_tasks_with_pauses_run_together_where_memory_makes_others_wait() -> None:
+    scene = three_of_which_two_fit()
+    use(scene, {1: 0.3, 2: 0.6})
+
+    scene.pass_time(30.0)
+    for client in (1, 2):
+        scene.release(client)
+        scene.request(client)
+    scene.move_all()
+
+    assert [scene.state(client) for client in (1, 2, 3)] == ["running", "waiting", "running"]
+
+
+def test_a_waiter_is_let_in_when_the_holder_turns_out_to_leave_time() -> None:
+    # GIVEN a waiter that fits beside a busy holder
+    scene = three_of_which_two_fit()
+    use(scene, {1: 1.0, 2: 1.0})
+    scene.pass_time(20.0)
+    scene.release(1)
+    scene.release(2)
+    scene.request(1)
+    scene.move_all()
+    use(scene, {3: 1.0})
+    assert scene.state(1) == "waiting"
+
+    # WHEN the holder is measured to pause, THEN the waiter runs beside it
+    scene.pass_time(5.0)
+    answer = scene.send(e.UsageReported(scene.now, 3, A, 10.0, 1, 1))
+
+    assert granted(answer)[0] == (1, A)
+    assert (scene.state(1), scene.state(3)) == ("running", "running")
+
+
+def test_a_holder_is_told_what_may_have_to_leave_as_soon_as_somebody_waits() -> None:
+    scene = Scene(declared=CARD)
+    scene.mover(1, 12 * GIB, works=True)
+    assert only(scene.mover(2, 12 * GIB), c.PrepareSwapOut) == []
+
+    assert only(scene.request(2), c.PrepareSwapOut) == [c.PrepareSwapOut(1, A, 8 * GIB)]
+    answers = hand_over(scene, 1)
+    assert only(answers, c.PrepareSwapOut) == [c.PrepareSwapOut(2, A, 8 * GIB)]
+    assert only(hand_over(scene, 2), c.PrepareSwapOut) == []
+
+
+def test_serial_turns_of_what_fits_prepare_nothing() -> None:
+    scene = pair(8 * GIB, 8 * GIB, Mode.SERIAL)
+
+    assert only(hand_over(scene, 1), c.PrepareSwapOut) == []
+
+
+# --- a client that does not answer
+
+
+def one_that_was_stopped() -> Scene:
+    """1 has 12 GiB on the card, is idle and deaf; 2 needs most of that room, 3 needs none of it."""
+    scene = Scene(declared=CARD)
+    scene.mover(1, 12 * GIB)
+    scene.mover(2, 12 * GIB, works=True)
+    scene.mover(3, 2 * GIB, works=True)
+    for client in (2, 3):
+        scene.tell_memory(client)
+    return scene
+
+
+def test_a_client_that_does_not_give_memory_up_is_named_and_planned_around() -> None:
+    # GIVEN one that waits for the memory of another, and one behind it that does not need it
+    scene = one_that_was_stopped()
+    assert (scene.state(2), scene.state(3)) == ("waiting", "waiting")
+
+    # WHEN the other one does not answer
+    answers = scene.pass_time(10.0)
+    for client in (2, 3):
+        answers += scene.move(client, 2 * GIB)
+
+    # THEN it is named, and whoever fits beside it goes on
+    assert any("0000000000000001 (pid 1001) does not give up" in text for text in said(answers, c.Level.WARN))
+    assert scene.state(3) == "running"
+    assert scene.waiting_for(2) == "room beside memory that cannot be moved"
+
+
+def test_a_client_that_answers_again_gives_up_what_it_should_have() -> None:
+    scene = one_that_was_stopped()
+    scene.pass_time(10.0)
+
+    scene.move_all()
+
+    assert scene.state(2) == "running"
+    assert scene.memory[1, A].resident <= CARD - 12 * GIB
+
+
+def test_a_client_that_moves_slowly_but_moves_is_waited_for() -> None:
+    scene = one_that_was_stopped()
+
+    answers = []
+    for _ in range(8):
+        answers += scene.pass_time(9.0) + scene.move(1, GIB)
+
+    assert said(answers, c.Level.WARN) == []

@@ -40,10 +40,12 @@ def takes_turns(settings: Settings, gpu: GpuState) -> bool:
 
 
 def fixed(place: Attachment) -> int:
-    """Bytes that cannot leave the card, nor be refused to it: those of a client that cannot move them or cannot stop,
-    and pinned ones."""
+    """Bytes that cannot leave the card, nor be refused to it: those of a client that cannot move them, cannot stop or
+    does not answer, and pinned ones."""
     if not place.client.can_swap or place.standing is Standing.STUCK:
         return place.allocated + place.wanted
+    if place.silent:
+        return place.held
     return min(place.pinned, place.allocated)
 
 
@@ -52,7 +54,7 @@ def extra(place: Attachment) -> int:
     if not place.client.can_swap or place.standing is Standing.STUCK:
         return 0
     wanted = place.wanted if place.standing is Standing.RUNNING else 0
-    return place.allocated + wanted - min(place.pinned, place.allocated)
+    return place.allocated + wanted - fixed(place)
 
 
 def room(gpu: GpuState) -> Room:
