@@ -47,6 +47,7 @@ class ClientRegistered(Event):
     pod_name: str = ""
     pod_namespace: str = ""
     can_swap: bool = False
+    oversize: bool = False  # it may be larger than a card
     mem_limit: int | None = None  # start values from the environment, used where the group has none
     core_limit: int | None = None
     priority: Priority = Priority.NORMAL

@@ -93,7 +93,7 @@ def _holders_resident(node: Node, turns: Turns) -> Iterator[str]:
     """Who runs has all of its memory on the card; who cannot move memory is never told to."""
     for gpu in node.gpus.values():
         for place in gpu.running.values():
-            if not place.whole:
+            if not place.whole and not place.client.oversize:  # that one may be given more while it runs
                 yield f"{place.client.hex} runs on {gpu.uuid} with {place.bound} of {place.allocated} bytes"
         for place in gpu.attachments.values():
             if place.number and not place.client.can_swap:
@@ -189,7 +189,8 @@ def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
     there, or somebody is giving room up for it or does not answer."""
     for gpu in node.gpus.values():
         for place in turns.chosen(gpu) if gpu.lacking else ():
-            comes = place.whole or (place.bound == place.allocated and gpu.held <= limit(gpu))
+            there = place.resident >= place.need or gpu.held <= limit(gpu)
+            comes = place.whole or (place.bound >= place.need and there)
             if not comes and not (gpu.draining or gpu.pending or _gives_up(gpu)):
                 yield f"{place.client.hex} waits for memory on {gpu.uuid}, and nothing moves"
 

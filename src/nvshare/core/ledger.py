@@ -17,6 +17,7 @@ def grant(place: Attachment, size: int) -> None:
     place.granted += size
     _book(place, size)
     _weigh(place)
+    _weigh_oversize(place.gpu)
 
 
 def adopt(place: Attachment, allocated: int, resident: int) -> None:
@@ -29,7 +30,10 @@ def adopt(place: Attachment, allocated: int, resident: int) -> None:
     if place.client.can_swap and resident < allocated:
         place.target = resident
         place.arrived = False
+    if place.client.oversize:
+        place.gpu.oversize[place.client.id] = place
     _weigh(place)
+    _weigh_oversize(place.gpu)
     _tolerate(place.gpu)
 
 
@@ -55,9 +59,10 @@ def report(place: Attachment, released: int, resident: int, host: int, pinned: i
     if applied > place.applied:
         place.applied = applied
         place.earlier = [older for older in place.earlier if older[0] >= applied]
-    if not place.arrived and place.applied == place.number and resident >= place.allocated:
+    if not place.arrived and place.applied == place.number and resident >= place.need:
         place.arrived = True
     _weigh(place)
+    _weigh_oversize(gpu)
     _tolerate(gpu)
 
 
@@ -83,6 +88,7 @@ def forget(place: Attachment, settings: Settings) -> None:
     gpu = place.gpu
     report(place, place.granted, 0, 0, 0)
     gpu.lacking.pop(place.client.id, None)
+    gpu.oversize.pop(place.client.id, None)
     measure_context(place, 0, settings)
     sums = place.client.group.allocated
     if sums.get(gpu.uuid) == 0:
@@ -92,6 +98,7 @@ def forget(place: Attachment, settings: Settings) -> None:
 def recompute_capacity(gpu: GpuState, settings: Settings) -> None:
     gpu.capacity = capacity(gpu.total, gpu.declared, settings.reserve_percent, gpu.contexts)
     gpu.room = None
+    _weigh_oversize(gpu)
     _tolerate(gpu)
 
 
@@ -111,8 +118,10 @@ def _weigh(place: Attachment) -> None:
         held = allocated
     else:
         held = min(allocated, max(place.resident, place.target, *(size for _, size in place.earlier), 0))
-    if place.target < allocated:
+    if place.target < place.need:
         place.arrived = False
+    elif place.client.oversize and place.resident >= place.need:
+        place.arrived = True  # others took less room than before
     gpu.room = None
     gpu.held += held - place.held
     place.held = held
@@ -120,6 +129,12 @@ def _weigh(place: Attachment) -> None:
         gpu.lacking.pop(place.client.id, None)
     else:
         gpu.lacking[place.client.id] = place
+
+
+def _weigh_oversize(gpu: GpuState) -> None:
+    """What a client that may be larger than the card needs of it depends on the others."""
+    for place in gpu.oversize.values():
+        _weigh(place)
 
 
 def _tolerate(gpu: GpuState) -> None:

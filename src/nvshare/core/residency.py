@@ -63,14 +63,14 @@ class Residency:
             if place.client.can_swap and place.standing not in ON_THE_CARD:
                 if place.target > place.allocated:
                     self._tell(place, place.allocated)  # the new bytes come into being when its turn comes
-            elif size and (not first or limit(gpu) - gpu.held < size):
+            elif size and (not first or limit(gpu) - gpu.held < place.need_with(size) - place.need):
                 gpu.pending.append(request)
                 gpu.wanted += size
                 place.wanted += size
                 gpu.room = None
                 return True
-            elif place.target < place.allocated + size:
-                self._tell(place, place.allocated + size)
+            elif place.target < place.need_with(size) or place.need_with(size) < place.allocated + size:
+                self._tell(place, place.need_with(size))
         elif place.target < place.allocated + size and place.whole:
             self._tell(place, place.allocated + size)
         ledger.grant(place, size)

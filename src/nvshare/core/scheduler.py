@@ -126,6 +126,7 @@ class Scheduler:
             event.pod_name,
             event.pod_namespace,
             event.can_swap,
+            event.can_swap and event.oversize,
         )
         self._limits.join(client, event.mem_limit, event.core_limit, event.priority)
         node.commands.append(SchedOn(client.id) if node.settings.anti_thrash else SchedOff(client.id))

@@ -49,7 +49,7 @@ class GpuView:
     quantum_s: float  # of a turn that would begin now
     reason: str
     quantum_reason: str
-    stall_s: float  # moving average over the switches
+    stall_s: float  # of a typical switch
     last_switch: SwitchView | None
     requested: int  # bytes of requests that wait for room on the card
 

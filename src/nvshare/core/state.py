@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from nvshare.core.commands import Command
 from nvshare.core.events import Event
 from nvshare.core.policy.precedence import Layers
+from nvshare.core.policy.quantum import REMEMBERED
 from nvshare.core.settings import SIZE_MAX, Priority, Settings
 
 STORY_LENGTH = 40  # events remembered for the message of a broken invariant
@@ -75,9 +76,28 @@ class Attachment:
     swapped_in: int = 0
 
     @property
+    def need(self) -> int:
+        """Bytes that must be on the card for it to run."""
+        return self.need_with(0)
+
+    def need_with(self, more: int) -> int:
+        """The same after so much growth: all it has allocated, or, of one that may be larger than the card, as much as
+        there is room for beside what others never move."""
+        size = self.allocated + more
+        if not self.client.oversize:
+            return size
+        others = (place for place in self.gpu.attachments.values() if place is not self)
+        return min(size, max(self.lasting, self.gpu.capacity - sum(place.lasting for place in others)))
+
+    @property
+    def lasting(self) -> int:
+        """Bytes that stay on the card whatever happens."""
+        return min(self.pinned, self.allocated) if self.client.can_swap else self.allocated
+
+    @property
     def whole(self) -> bool:
-        """All it has allocated is on the card and may stay there."""
-        return self.arrived and self.target >= self.allocated
+        """All it needs is on the card and may stay there."""
+        return self.arrived and self.target >= self.need
 
     @property
     def bound(self) -> int:
@@ -124,6 +144,7 @@ class Client:
     pod_name: str = ""
     pod_namespace: str = ""
     can_swap: bool = False
+    oversize: bool = False  # it may be larger than a card: what is not there comes when it is touched
     gpus: dict[str, Attachment] = field(default_factory=dict)  # in UUID order
 
     ticket: int = 0  # place in the order of arrival while it waits, 0 when it does not
@@ -172,6 +193,7 @@ class GpuState:
     stuck: dict[int, Attachment] = field(default_factory=dict)
     queue: dict[int, Attachment] = field(default_factory=dict)
     lacking: dict[int, Attachment] = field(default_factory=dict)  # those whose memory is not wholly on the card
+    oversize: dict[int, Attachment] = field(default_factory=dict)  # those of clients that may be larger than the card
     pending: list[HeldRequest] = field(default_factory=list)  # by arrival
     room: Room | None = None  # as computed last; None: something it depends on has changed
     turns: bool = False  # clients take turns here; False: they run freely side by side
@@ -184,7 +206,8 @@ class GpuState:
     host: int = 0
     contexts: int = 0
 
-    stall: float = 0.0  # moving average of what a switch keeps the card from working, seconds
+    stall: float = 0.0  # what a switch keeps the card from working, seconds
+    stalls: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))  # of the last switches
     last_holder: int = 0
     vacant_since: float = 0.0  # while nobody runs or drains: since when
     ended_at: float = 0.0  # when a turn was last told to end, or ended by itself

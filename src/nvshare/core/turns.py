@@ -17,8 +17,8 @@ from itertools import islice
 
 from nvshare.core.commands import Drop, Grant, Level, Log, WakeAt
 from nvshare.core.policy.demand import compatible
-from nvshare.core.policy.multiprogramming import MIB, reason, room, share, takes_turns
-from nvshare.core.policy.quantum import longest_turn, quantum, smoothed
+from nvshare.core.policy.multiprogramming import MIB, fixed, reason, room, share, takes_turns
+from nvshare.core.policy.quantum import longest_turn, quantum, typical
 from nvshare.core.policy.queue import fitting_set
 from nvshare.core.residency import Residency, can_ever_run
 from nvshare.core.settings import Mode
@@ -388,7 +388,8 @@ class Turns:
         stall = max(0.0, now - max(gpu.vacant_since, client.asked_at)) if vacant else 0.0
         took = max(stall, now - max(gpu.ended_at, client.asked_at))
         gpu.last_switch = Switch(gpu.moved_out, gpu.moved_in, took, stall)
-        gpu.stall = smoothed(gpu.stall, min(stall, self.node.settings.max_runtime))
+        gpu.stalls.append(min(stall, self.node.settings.max_runtime))
+        gpu.stall = typical(gpu.stalls)
         self.node.counters.switches += 1
         self._log(
             Level.INFO,
@@ -536,8 +537,13 @@ class Turns:
         else:
             here = room(gpu)
             kept = fitting_set(holders, lambda place: share(place, here), here.whole)
-        for place in holders[len(kept) :]:
-            self._drop(place.client)
+        for place in holders:
+            if place not in kept or (gpu.pending and self._has_more_than_its_share(place)):
+                self._drop(place.client)
+
+    def _has_more_than_its_share(self, place: Attachment) -> bool:
+        """One that may be larger than the card makes room when somebody asks for memory that must be there."""
+        return place.client.oversize and place.held > fixed(place) + share(place, room(place.gpu))
 
     # --- the queue
 

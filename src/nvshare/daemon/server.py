@@ -16,7 +16,7 @@ from nvshare.core import commands, events
 from nvshare.core.settings import Settings
 from nvshare.daemon import control, identity
 from nvshare.daemon.connection import ClientConnection
-from nvshare.daemon.contexts import ContextMeter
+from nvshare.daemon.contexts import ContextMeter, Recorded
 from nvshare.daemon.offences import OffenceLog
 from nvshare.daemon.translate import registration, to_message
 from nvshare.gpu.cards import CardSource
@@ -28,6 +28,8 @@ MAX_CONNECTIONS = 4096
 SHARE_OF_ONE_USER = 0.75
 FRAME_TIMEOUT = 10.0  # seconds a peer has to complete a frame it began, the first one included
 SAMPLE_PERIOD = 1.0  # seconds between looks at what processes take on the cards
+FIRST_SAMPLE_WAIT = 0.2  # seconds that a client's first request waits for such a look, if NVML is slow
+EARLY_REQUESTS = 64  # of one client that may wait for that
 STATUS_SHARE = 0.05  # part of our time that answering ``status`` may take
 _LEVELS = {
     commands.Level.DEBUG: logging.DEBUG,
@@ -88,6 +90,8 @@ class Daemon:
         self._timer: asyncio.TimerHandle | None = None
         self._meter = ContextMeter()
         self._sampling = False
+        self._measures = card_memory is None  # the size of a card follows from what contexts take of it
+        self._early: dict[tuple[int, str], list[events.Event]] = {}  # first requests that wait for a sample
         self._asked_status: list[ClientConnection] = []
         self._status_again = 0.0  # when the next snapshot may be taken
         self._idle_since: float | None = self._now
@@ -116,6 +120,8 @@ class Daemon:
 
     def dispatch(self, event: events.Event) -> None:
         """Give the core an event and carry out what it answers. An event raised meanwhile is handled after that."""
+        if isinstance(event, events.MemoryRequested) and self._measures and self._waits_for_sample(event):
+            return
         self._events.append(event)
         if self._dispatching:
             return
@@ -238,19 +244,42 @@ class Daemon:
         overdue = self.now() - FRAME_TIMEOUT
         for connection in [one for one, since in self._owing.items() if since < overdue]:
             connection.refuse(f"no complete message within {FRAME_TIMEOUT:.0f} s")
-        if self._clients and not self._sampling:
-            self._sampling = True
-            threading.Thread(target=self._sample, args=(self._meter.recorded(),), daemon=True).start()
+        if self._clients:
+            self._start_sample()
 
     # --- what contexts cost
 
-    def _sample(self, recorded: dict[tuple[int, str], int]) -> None:
+    def _waits_for_sample(self, request: events.MemoryRequested) -> bool:
+        """What a new client's context takes is known before memory is given out beside it."""
+        key = (request.client, request.gpu)
+        if key in self._early:
+            self._early[key].append(request)
+            if len(self._early[key]) > EARLY_REQUESTS:
+                self._let_through(key)
+            return True
+        if not self._meter.is_first(request):
+            return False
+        self._early[key] = [request]
+        self.loop.call_later(FIRST_SAMPLE_WAIT, self._let_through, key)
+        self._start_sample()
+        return True
+
+    def _let_through(self, key: tuple[int, str]) -> None:
+        for request in self._early.pop(key, ()):
+            self.dispatch(request)
+
+    def _start_sample(self) -> None:
+        if not self._sampling:
+            self._sampling = True
+            threading.Thread(target=self._sample, args=(self._meter.recorded(), list(self._early)), daemon=True).start()
+
+    def _sample(self, recorded: Recorded, waiting: list[tuple[int, str]]) -> None:
         """In a thread of its own: NVML may take its time, or never answer."""
         taken = self._source.process_memory()
         with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
-            self.loop.call_soon_threadsafe(self._sampled, recorded, taken)
+            self.loop.call_soon_threadsafe(self._sampled, recorded, taken, waiting)
 
-    def _sampled(self, recorded: dict[tuple[int, str], int], taken: dict[tuple[str, int], int]) -> None:
+    def _sampled(self, recorded: Recorded, taken: dict[tuple[str, int], int], waiting: list[tuple[int, str]]) -> None:
         self._sampling = False
 
         def pid_of(client: int) -> int:
@@ -259,6 +288,10 @@ class Daemon:
 
         for event in list(self._meter.measured(self.now(), recorded, taken, pid_of)):
             self.dispatch(event)
+        for key in waiting:
+            self._let_through(key)
+        if self._early:  # they came while the sample was taken
+            self._start_sample()
 
     # --- control
 

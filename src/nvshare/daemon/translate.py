@@ -65,6 +65,7 @@ def registration(
         pod_name=printable(message.pod_name) if in_pod else "",
         pod_namespace=printable(message.pod_namespace) if in_pod else "",
         can_swap=bool(message.flags & wire.FLAG_CAN_SWAP),
+        oversize=bool(message.flags & wire.FLAG_OVERSIZE),
         mem_limit=message.mem_limit or None,
         core_limit=message.core_limit or None,
         priority=Priority.HIGH if message.priority else Priority.NORMAL,

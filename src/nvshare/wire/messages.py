@@ -74,6 +74,7 @@ class RefusalCode(enum.IntEnum):
 
 
 FLAG_CAN_SWAP = 1  # REGISTER: the client can move its memory to the host
+FLAG_OVERSIZE = 2  # REGISTER: the client may be larger than the card; what it touches comes by itself
 FLAG_EXCLUSIVE = 1  # LOCK_OK: nobody else runs on this GPU; keep little work in flight so that a drain is short
 FLAG_CONTENDED = 2  # LOCK_OK: others wait; release as soon as idle
 

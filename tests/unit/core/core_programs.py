@@ -23,6 +23,7 @@ class Held:
     pinned: int = 0
     target: int = UNTOLD
     applied: int = 0
+    confirmed: int = 0  # the target it last said it keeps to
     told: bool = False  # it was given a target, or brought some of its memory on the host
     inbox: deque[c.SetResidency | c.GrantMemory] = field(default_factory=deque)
 
@@ -77,6 +78,7 @@ class Program:
     gpus: dict[str, Held] = field(default_factory=dict)
     waits: bool = False
     can_swap: bool = True
+    oversize: bool = False  # may be larger than a card
 
     def unmovable(self, uuid: str) -> int:
         held = self.gpus[uuid]

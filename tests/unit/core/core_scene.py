@@ -114,6 +114,7 @@ class Scene:
         priority: Priority = Priority.NORMAL,
         pod: str = "",
         can_swap: bool = False,
+        oversize: bool = False,
     ) -> list[c.Command]:
         held = tuple(e.HeldGpu(gpu) if isinstance(gpu, str) else gpu for gpu in gpus or (A,))
         for gpu in held if can_swap else ():
@@ -133,6 +134,7 @@ class Scene:
                 core_limit=core_limit,
                 priority=priority,
                 can_swap=can_swap,
+                oversize=oversize,
             )
         )
 

@@ -120,13 +120,15 @@ class World:
                 self.send(e.ClientGone(self.now, program.id))
         self._move_all()
         for uuid, held in movers[0].gpus.items():
-            assert held.resident == held.allocated, f"{movers[0].id} has {held.resident} of {held.allocated} on {uuid}"
+            most = self._capacity(uuid) if movers[0].oversize else held.allocated
+            missing = min(most, held.allocated) - held.resident
+            assert missing <= 0, f"{movers[0].id} lacks {missing} of {held.allocated} on {uuid}"
 
     def _can_run(self, program: Program) -> bool:
         """Nothing that cannot be moved keeps it from its cards for ever."""
-        for uuid, held in program.gpus.items():
+        for uuid, held in program.gpus.items() if not program.oversize else ():
             others = [other for other in self.programs.values() if uuid in other.gpus]
-            largest = max((other.gpus[uuid].promised for other in others if other.can_swap), default=0)
+            largest = self._largest(uuid)
             fixed = sum(other.unmovable(uuid) for other in others)
             own = held.promised - program.unmovable(uuid)
             if own > max(0, max(self._capacity(uuid), largest) - fixed) and self._tight(uuid):
@@ -143,7 +145,7 @@ class World:
                         held.read()
                     if program.can_swap:
                         held.move(SIZE_MAX)
-                    if (held.resident, held.applied, len(held.inbox)) != before:
+                    if (held.resident, held.applied, len(held.inbox)) != before or held.confirmed != held.applied:
                         moved = True
                         self._report(program, uuid)
             if not moved:
@@ -181,11 +183,17 @@ class World:
 
     def _check_card(self, uuid: str, before: int) -> None:
         """What clients may have on a card fits; where too much was brought, the scheduler adds nothing to it."""
-        largest = max(
-            (program.gpus[uuid].promised for program in self.programs.values() if uuid in program.gpus), default=0
+        now, most = self._on_card(uuid), max(self._capacity(uuid), self._largest(uuid))
+        assert now <= max(most, before), f"{now} bytes on {uuid}, {before} before"
+
+    def _largest(self, uuid: str) -> int:
+        """The largest client that must be on the card as a whole."""
+        sizes = (
+            program.gpus[uuid].promised
+            for program in self.programs.values()
+            if uuid in program.gpus and not program.oversize
         )
-        now = self._on_card(uuid)
-        assert now <= max(self._capacity(uuid), largest, before), f"{now} bytes on {uuid}, {before} before"
+        return max(sizes, default=0)
 
     def _check_drop(self, command: c.Drop, tight: set[str]) -> None:
         program = self.programs.get(command.client)
@@ -254,7 +262,7 @@ class World:
             assert self.numbers.get(command.grant, owner) == owner, "a grant number was given twice"
             while held.inbox:
                 held.read()
-            assert held.resident == held.allocated, "runs without its memory"
+            assert program.oversize or held.resident == held.allocated, "runs without its memory"
             if self.settings.mode is Mode.SERIAL and not self._registering():  # an adopted grant exists already
                 drainers = [
                     other.id
@@ -313,7 +321,8 @@ class World:
             if b % 4 == 0:
                 self._expect_expelled(client, e.ClientRegistered(self.now, client, GROUPS[0], (e.HeldGpu(UUIDS[0]),)))
             return
-        program = Program(client, GROUPS[b % len(GROUPS)], {uuid: Held() for uuid in uuids}, can_swap=a % 5 != 0)
+        gpus = {uuid: Held() for uuid in uuids}
+        program = Program(client, GROUPS[b % len(GROUPS)], gpus, can_swap=a % 5 != 0, oversize=a % 5 == 1)
         if d % 9 == 0:  # it comes back from an earlier scheduler
             for held in program.gpus.values():
                 held.allocated = held.resident = SIZES[2 + (a + d) % 6]
@@ -325,10 +334,11 @@ class World:
             if held.dropped:
                 held.grant = 0
             elif adopt:
-                held.grant = 1 + len(self.numbers)
+                held.grant = 1 + max(self.numbers, default=0)
             gpus.append(e.HeldGpu(uuid, held.allocated, held.resident, held.grant))
             held.released, held.dropped, held.exclusive = 0, False, False
-            held.applied, held.pinned, held.told = 0, 0, held.resident < held.allocated
+            held.applied = held.confirmed = held.pinned = 0
+            held.told = held.resident < held.allocated
             held.target = held.resident if held.told else UNTOLD
         program.waits = False
         self.programs[program.id] = program
@@ -339,6 +349,7 @@ class World:
                 program.group,
                 tuple(gpus),
                 can_swap=program.can_swap,
+                oversize=program.oversize,
                 mem_limit=limit,
                 core_limit=50,
             )
@@ -478,7 +489,11 @@ class World:
             for other in have
         }
         room = capacity - sum(fixed.values())
-        concerned = (program.id,) if program.can_swap else tuple(have)
+        concerned = [
+            other for other in have if other == program.id or not program.can_swap if not self.programs[other].oversize
+        ]
+        if program.oversize and have[program.id] + size > SIZE_MAX:
+            return (DenyReason.CARD,)
         if not self.settings.anti_thrash or any(have[other] - fixed[other] + size > room for other in concerned):
             return (DenyReason.CARD,)
         if self.settings.host_budget is not None and self._beyond(uuid, size) > self.settings.host_budget:
@@ -511,7 +526,8 @@ class World:
             self.request(a, b, d)
             return
         uuids = UUIDS[:2] if b % 5 == 0 else UUIDS[:1]
-        self._register(Program(client, GROUPS[0], {uuid: Held() for uuid in uuids}, can_swap=b % 6 != 1), adopt=False)
+        gpus = {uuid: Held() for uuid in uuids}
+        self._register(Program(client, GROUPS[0], gpus, can_swap=b % 6 != 1, oversize=b % 6 == 2), adopt=False)
         chosen = list(self.programs).index(client)
         for half in (b, d):
             for i in range(len(uuids)):
@@ -575,6 +591,7 @@ class World:
 
     def _report(self, program: Program, uuid: str) -> None:
         held = program.gpus[uuid]
+        held.confirmed = held.applied
         host = held.allocated - held.resident
         answer = self.send(
             e.MemoryUpdated(self.now, program.id, uuid, held.released, held.resident, host, held.pinned, held.applied)

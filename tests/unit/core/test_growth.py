@@ -195,3 +195,71 @@ def test_a_client_with_memory_on_the_host_switches_turns_on_again() -> None:
 
     assert only(answer, c.SchedOn) == [c.SchedOn(1), c.SchedOn(2)]
     assert scene.scheduler.settings.anti_thrash
+
+
+# --- a client that may be larger than the card
+
+
+def larger_than_the_card(size: int = 24 * GIB) -> Scene:
+    scene = Scene(declared=CARD)
+    scene.register(1, can_swap=True, oversize=True)
+    scene.request(1)
+    for _ in range(size // (4 * GIB)):
+        assert isinstance(scene.allocate(1, 4 * GIB), c.GrantMemory)
+    return scene
+
+
+def test_one_that_says_so_may_be_larger_than_the_card() -> None:
+    scene = larger_than_the_card()
+
+    assert scene.memory[1, A].target == CARD
+    assert (scene.state(1), scene.gpu()["policy"]) == ("running", "free")
+
+
+def test_one_larger_than_the_card_takes_turns_with_others() -> None:
+    # GIVEN one that takes all of the card, and one that waits
+    scene = larger_than_the_card()
+    scene.memory[1, A].resident = CARD
+    scene.mover(2, 6 * GIB, works=True)
+    assert scene.state(2) == "waiting"
+
+    # WHEN turns end
+    scene.pass_time(30.0)
+    scene.release(1)
+    scene.request(1)
+    scene.move_all()
+
+    # THEN the other has the card, with no more moved than it needs, and later the large one again
+    assert (scene.state(1), scene.state(2)) == ("waiting", "running")
+    assert scene.memory[1, A].resident == CARD - 6 * GIB
+    scene.pass_time(30.0)
+    scene.release(2)
+    scene.request(2)
+    scene.move_all()
+    assert (scene.state(1), scene.state(2)) == ("running", "waiting")
+    assert scene.memory[1, A].resident == CARD
+
+
+def test_one_larger_than_the_card_is_bounded_by_its_quota_and_by_the_host() -> None:
+    scene = Scene(declared=CARD, host_budget=8 * GIB)
+    scene.register(1, can_swap=True, oversize=True, mem_limit=20 * GIB)
+    scene.allocate(1, 18 * GIB)
+
+    assert scene.allocate(1, 4 * GIB) == c.DenyMemory(1, A, 2, 4 * GIB, 20 * GIB, DenyReason.QUOTA)
+    scene.limit("process:1", mem_limit=64 * GIB)
+    assert scene.allocate(1, 8 * GIB) == c.DenyMemory(1, A, 3, 8 * GIB, 8 * GIB, DenyReason.HOST)
+
+
+def test_one_larger_than_the_card_makes_room_for_memory_that_must_be_there() -> None:
+    scene = larger_than_the_card()
+    scene.memory[1, A].resident = CARD
+    scene.register(2)
+
+    assert isinstance(scene.allocate(2, 2 * GIB), c.HoldMemory)
+    scene.release(1)
+    scene.request(1)
+    answers = scene.move_all()
+
+    assert only(answers, c.GrantMemory) == [c.GrantMemory(2, A, 7, 2 * GIB)]
+    assert scene.state(1) == "running"
+    assert scene.memory[1, A].resident == CARD - 2 * GIB

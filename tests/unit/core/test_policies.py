@@ -4,7 +4,7 @@ import pytest
 
 from nvshare.core.policy.capacity import capacity, is_material
 from nvshare.core.policy.precedence import Layers
-from nvshare.core.policy.quantum import explain, longest_turn, quantum, smoothed
+from nvshare.core.policy.quantum import explain, longest_turn, quantum, typical
 from nvshare.core.policy.queue import fitting_set
 from nvshare.core.policy.residency import STEP, Claim, Stake, plan, steps
 from nvshare.core.settings import Settings, SwitchTime
@@ -48,9 +48,11 @@ def test_the_bound_of_a_turn_is_its_quantum_and_its_drain() -> None:
     assert longest_turn(Settings(switch_time=SwitchTime.AUTO, drain_deadline=7.0)) == 307.0
 
 
-def test_the_moving_average_starts_with_the_first_measurement() -> None:
-    assert smoothed(0.0, 0.8) == 0.8
-    assert smoothed(0.8, 0.4) == pytest.approx(0.7)
+def test_one_long_switch_does_not_make_the_turns_after_it_long() -> None:
+    assert typical([]) == 0.0
+    assert typical([0.8]) == 0.8
+    assert typical([0.8, 0.1]) == pytest.approx(0.1)
+    assert typical([0.2, 0.9, 0.1, 0.3]) == pytest.approx(0.2)
 
 
 def test_a_declared_card_is_taken_at_its_word() -> None:

@@ -132,26 +132,31 @@ def test_chunks_that_left_make_room_for_chunks_that_come_both_at_once() -> None:
     assert told(scene.move(1, 16 * MIB)) == {2: 4 * GIB + 160 * MIB}
 
 
+def switch_slowly(scene: Scene, holder: int, waiter: int) -> list[c.Command]:
+    """The holder drains for half a second and moves for a quarter; the answer to the waiter's last chunk."""
+    scene.pass_time(float(scene.gpu()["quantum_s"]))  # type: ignore[arg-type]
+    scene.now += 0.5
+    scene.release(holder, drain=0.5)
+    scene.request(holder)
+    for client in (holder, waiter):
+        scene.tell_memory(client)
+    scene.now += 0.25
+    scene.move(holder, 8 * GIB)
+    scene.tell_memory(waiter)
+    assert scene.state(waiter) == "waiting"
+    assert scene.waiting_for(waiter) == "8.0 GiB to arrive"
+    return scene.move(waiter, 8 * GIB)
+
+
 def test_the_grant_comes_with_the_last_chunk_and_the_stall_is_measured() -> None:
     scene = Scene(declared=CARD, switch_time=SwitchTime.AUTO)
     scene.mover(1, 12 * GIB, works=True)
     scene.mover(2, 12 * GIB, works=True)
     scene.move_all()
-    hand_over(scene, 1, 2.0)
-    hand_over(scene, 2, 2.0)
-    scene.pass_time(2.0)
-    scene.now += 0.5
-    scene.release(1, drain=0.5)
-    scene.request(1)
-    for client in (1, 2):
-        scene.tell_memory(client)
-    scene.now += 0.25
-    scene.move(1, 8 * GIB)
-    scene.tell_memory(2)
-    assert scene.state(2) == "waiting"
-    assert scene.waiting_for(2) == "8.0 GiB to arrive"
+    switch_slowly(scene, 1, 2)
+    switch_slowly(scene, 2, 1)
 
-    answer = scene.move(2, 8 * GIB)
+    answer = switch_slowly(scene, 1, 2)
 
     assert granted(answer)[0] == (2, A)
     assert (

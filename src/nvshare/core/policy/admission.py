@@ -1,7 +1,8 @@
 """Memory admission control.
 
 Guarantees: no request is admitted that takes a group over its quota on a card, counted exactly over all its processes;
-that makes a client too large to run on the card beside what others cannot move; or that needs more host memory than the
+that makes a client too large to run on the card beside what others cannot move (except one that says it may be larger
+than the card, which is brought what it touches); or that needs more host memory than the
 budget has for bytes beyond the cards. What is held already is never taken away: a quota or a card that shrinks below it
 only refuses new requests.
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nvshare.core.policy.multiprogramming import fixed
-from nvshare.core.settings import DenyReason, Settings
+from nvshare.core.settings import SIZE_MAX, DenyReason, Settings
 
 if TYPE_CHECKING:
     from nvshare.core.state import Attachment, GpuState
@@ -47,9 +48,11 @@ def card_check(place: Attachment, size: int, settings: Settings) -> Denial | Non
         return refused
     lasting = {other.client.id: _lasting(other) for other in gpu.attachments.values()}
     room = gpu.capacity - sum(lasting.values())
+    if place.client.oversize:
+        return refused if place.allocated + place.wanted + size > SIZE_MAX else None
     if place.client.can_swap:
         return refused if _moving(place, lasting) + size > room else None
-    needs = (_moving(other, lasting) for other in gpu.attachments.values())
+    needs = (_moving(other, lasting) for other in gpu.attachments.values() if not other.client.oversize)
     return refused if max(needs, default=0) + size > room else None
 
 

@@ -25,7 +25,7 @@ def oversubscribed(gpu: GpuState) -> bool:
 def limit(gpu: GpuState) -> int:
     """Bytes that may be on the card. More than its capacity only where one client alone, adopted or left behind by a
     card that shrank, has more: it could never run otherwise."""
-    sizes = (place.allocated for place in gpu.attachments.values() if place.client.can_swap)
+    sizes = (place.need for place in gpu.attachments.values() if place.client.can_swap)
     return max(gpu.capacity, max(sizes, default=0))
 
 
@@ -43,7 +43,7 @@ def fixed(place: Attachment) -> int:
     """Bytes that cannot leave the card, nor be refused to it: those of a client that cannot move them, cannot stop or
     does not answer, and pinned ones."""
     if not place.client.can_swap or place.standing is Standing.STUCK:
-        return place.allocated + place.wanted
+        return place.need_with(place.wanted)
     if place.silent:
         return place.held
     return min(place.pinned, place.allocated)
@@ -54,7 +54,7 @@ def extra(place: Attachment) -> int:
     if not place.client.can_swap or place.standing is Standing.STUCK:
         return 0
     wanted = place.wanted if place.standing is Standing.RUNNING else 0
-    return place.allocated + wanted - fixed(place)
+    return max(0, place.need_with(wanted) - fixed(place))
 
 
 def room(gpu: GpuState) -> Room:

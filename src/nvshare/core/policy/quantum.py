@@ -6,11 +6,13 @@ keeps that cost to 2 % of the time and lasts at least ``multiplier`` times as lo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nvshare.core.settings import QUANTUM_MIN, Settings, SwitchTime
 
 SWITCH_SHARE = 0.02  # part of the time that switching may take
 AUTO_FLOOR = 2.0  # seconds; below it, waking up and refilling caches would show
-SMOOTHING = 0.25  # weight of the newest switch in the moving average
+REMEMBERED = 6  # switches
 
 
 def quantum(settings: Settings, stall: float) -> float:
@@ -40,6 +42,9 @@ def longest_turn(settings: Settings) -> float:
     return bound + settings.drain_deadline
 
 
-def smoothed(stall: float, measured: float) -> float:
-    """Exponential moving average; the first measurement counts in full."""
-    return measured if stall == 0.0 else stall + SMOOTHING * (measured - stall)
+def typical(stalls: Sequence[float]) -> float:
+    """What a switch keeps a card from working, by the last ones: their mean without the longest. One that was held up
+    by something else, as the first often is, would make the turns after it too long."""
+    if len(stalls) < 2:
+        return stalls[0] if stalls else 0.0
+    return (sum(stalls) - max(stalls)) / (len(stalls) - 1)
