@@ -55,9 +55,10 @@ bench: $(READY) native ## the published table, in the model and simulated; scale
 	$(BIN)/python benchmarks/daemon_scale.py
 	$(BIN)/python benchmarks/launch_cost.py
 
-soak: $(READY) native ## long random runs: 100,000 event sequences, a million frames
+soak: $(READY) native ## long random runs: 100,000 event sequences, a million frames, 20,000 switches (an hour)
 	$(BIN)/python tests/soak/core_sequences.py --sequences 100000 --seed 1
 	NVSHARE_SOAK=1 $(BIN)/pytest --timeout 1800 tests/unit/daemon tests/integration/daemon
+	NVSHARE_SOAK=1 $(BIN)/pytest tests/integration/whole/test_swap.py -k every_byte
 
 wheel: $(READY) ## build the wheel into dist/
 	$(BIN)/pip install -q build

@@ -26,4 +26,13 @@ typedef struct nvmlMemory_v2_t {
 	unsigned long long total, reserved, free, used;
 } nvmlMemory_v2_t;
 
+/* Of the process lists, version 2 and later. */
+typedef struct nvmlProcessInfo_v2_t {
+	unsigned pid;
+	unsigned long long used; /* bytes; NVML_NOT_AVAILABLE where the driver does not tell */
+	unsigned gpu_instance, compute_instance;
+} nvmlProcessInfo_v2_t;
+
+#define NVML_NOT_AVAILABLE (~0ull)
+
 #endif

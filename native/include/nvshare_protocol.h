@@ -41,6 +41,7 @@ enum nvs_release_reason { NVS_RELEASE_TOLD = 0, NVS_RELEASE_IDLE = 1, NVS_RELEAS
 enum nvs_deny_reason { NVS_DENY_QUOTA = 1, NVS_DENY_CARD = 2, NVS_DENY_HOST = 3 };
 
 #define NVS_FLAG_CAN_SWAP 1u  /* REGISTER */
+#define NVS_FLAG_OVERSIZE 2u  /* REGISTER: runs with as much of its memory on the card as there is room for */
 #define NVS_FLAG_EXCLUSIVE 1u /* LOCK_OK */
 #define NVS_FLAG_CONTENDED 2u /* LOCK_OK */
 

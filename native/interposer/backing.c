@@ -61,21 +61,27 @@ bool nvs_backing_supported(CUdevice device)
 	return kind_of(device)->backend != NULL;
 }
 
-/* Later: the mover brings it when there is room. When it has to leave again it needs host memory, and then nobody is
- * there to be told that there is none. */
-CUresult nvs_backing_defer(struct nvs_backing *backing)
+/* When it has to leave the card it needs host memory, and then nobody is there to be told that there is none. So it is
+ * set aside now; memory that is on the card without it stays there, and the scheduler knows before it plans with it. */
+static CUresult set_aside(struct nvs_backing *backing, bool resident)
 {
 	static _Atomic bool said;
-	if (!nvs_host_promise(backing->size)) {
-		if (!atomic_exchange(&said, true))
-			NVS_WARN("%zu MiB denied: neither the card nor the host (or this container's memory limit) has "
-				 "room for them",
-				backing->size >> 20);
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (nvs_env()->swap_off)
+		return CUDA_SUCCESS;
+	if (nvs_host_promise(backing->size)) {
+		backing->promised = backing->size;
+		return CUDA_SUCCESS;
 	}
-	backing->promised = backing->size;
-	nvs_residency_add(backing);
-	return CUDA_SUCCESS;
+	if (resident) {
+		for (size_t i = 0; i < backing->chunk_count; i++)
+			backing->chunks[i].stuck = true;
+		return CUDA_SUCCESS;
+	}
+	if (!atomic_exchange(&said, true))
+		NVS_WARN("%zu MiB denied: neither the card nor the host (or this container's memory limit) has room "
+			 "for them",
+			backing->size >> 20);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static struct nvs_backing *plan(const struct kind *kind, CUdevice device, size_t size, bool shared)
@@ -106,12 +112,18 @@ CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nv
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct nvs_backing *backing = plan(kind, device, size, shared);
-	result = backing != NULL ? kind->backend->create(backing, resident) : CUDA_ERROR_OUT_OF_MEMORY;
+	result = backing != NULL ? set_aside(backing, resident) : CUDA_ERROR_OUT_OF_MEMORY;
+	bool stays = result == CUDA_SUCCESS && backing->chunks[0].stuck;
+	if (result == CUDA_SUCCESS)
+		result = kind->backend->create(backing, resident);
 	if (result != CUDA_SUCCESS) {
+		nvs_host_forgive(backing != NULL ? backing->promised : 0);
 		free(backing);
 		nvs_link_release(device, size, resident ? size : 0);
 		return result;
 	}
+	if (stays)
+		nvs_link_moved(device); /* what is pinned is known at once */
 	nvs_mover_kick();
 	*out = backing;
 	return CUDA_SUCCESS;

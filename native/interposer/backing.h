@@ -35,7 +35,7 @@ struct nvs_chunk {
 	/* Guarded by residency.c's lock. */
 	enum nvs_chunk_state state;
 	bool filled; /* the buffer holds the contents (HOST, BOTH, on the way); false: there are none */
-	bool stuck;  /* could not be moved out: counts as pinned, as does: */
+	bool stuck;  /* the host has no room for it: counts as pinned, as does: */
 	bool held;   /* others know the memory itself, not only its address: it stays */
 	struct nvs_host_buffer *buffer; /* set by the mover only */
 };
@@ -50,8 +50,8 @@ struct nvs_backing;
 struct nvs_backend {
 	/* The driver may move pages by itself: they need no buffers of ours, and no place on the card to be usable. */
 	bool is_unified;
-	/* Addresses, with memory on the card behind them, or (nvs_backing_defer) without; made known to residency.c. On
-	 * failure nothing is left behind. */
+	/* Addresses, with memory on the card behind them, or without (the mover brings it); made known to residency.c.
+	 * On failure nothing is left behind. */
 	CUresult (*create)(struct nvs_backing *backing, bool resident);
 	/* Gives all of it back. residency.c has forgotten it. */
 	void (*destroy)(struct nvs_backing *backing);
@@ -102,9 +102,6 @@ CUresult nvs_backing_allow_peer(CUdevice owner, CUdevice accessor);
 void nvs_backing_after_fork(void);
 
 /* ---- for the backends ---- */
-
-/* Leave the memory to the mover, if the host has room for what does not fit on the card. */
-CUresult nvs_backing_defer(struct nvs_backing *backing);
 
 /* 0: the device has no virtual-memory API. */
 size_t nvs_mapped_granularity(CUdevice device);

@@ -29,4 +29,10 @@ static inline void nvs_sleep_growing(uint64_t *step)
 	nvs_sleep_ns(*step);
 }
 
+/* The earlier of two times, of which 0 is never. */
+static inline uint64_t nvs_earlier(uint64_t a, uint64_t b)
+{
+	return a == 0 || (b != 0 && b < a) ? b : a;
+}
+
 #endif

@@ -193,9 +193,10 @@ static void read_environment(void)
 	environment.core_limit = read_percent("NVSHARE_GPU_CORE_LIMIT");
 	environment.priority = read_priority("NVSHARE_PRIORITY");
 	environment.require = read_switch("NVSHARE_REQUIRE");
-	environment.swap_off = !read_switch("NVSHARE_SWAP");
+	environment.swap_off = read_switch("NVSHARE_DISABLE_SWAP");
 	environment.single_oversub = read_switch("NVSHARE_ENABLE_SINGLE_OVERSUB");
 	environment.simulated = given("NVSHARE_SIM_NODE") != NULL;
+	environment.sim_host = read_size("NVSHARE_SIM_HOST_MEMORY");
 	environment.debug = read_switch("NVSHARE_DEBUG");
 	find_pod();
 }

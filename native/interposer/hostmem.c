@@ -1,12 +1,15 @@
 #include "hostmem.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "env.h"
+#include "helper_thread.h"
 #include "log.h"
 #include "resolve.h"
 
@@ -15,26 +18,36 @@
 #endif
 
 #define HUGE_PAGE ((size_t)2 << 20)
-#define STEP_BYTES ((size_t)32 << 20)
+#define STEP_BYTES ((size_t)32 << 20) /* for each thread: some milliseconds of clearing pages */
+#define THREADS_MAX 4
 #define REGISTER_PORTABLE 1u /* page-locked for all contexts */
 
 static pthread_mutex_t buffers_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct nvs_host_buffer *buffers; /* under the lock */
 /* Set aside and not yet populated: not seen in what the system calls used. */
 static _Atomic uint64_t promised_bytes;
+static _Atomic uint64_t populated_bytes; /* the buffers that have their pages */
 
-static bool has_room(uint64_t bytes)
+/* A simulated card's buffers have no pages that the system could see: there the memory is what the simulation says. */
+static uint64_t room_left(void)
 {
-	uint64_t room = nvs_host_room(), promised = atomic_load(&promised_bytes);
-	return room > promised && room - promised >= bytes;
+	const struct nvs_env *env = nvs_env();
+	uint64_t taken = atomic_load(&populated_bytes);
+	if (!env->simulated)
+		return nvs_host_room();
+	if (env->sim_host == 0)
+		return UINT64_MAX;
+	return env->sim_host > taken ? env->sim_host - taken : 0;
 }
 
+/* Counted first and looked at then, so that of two threads that ask at once not both get the same bytes. */
 bool nvs_host_promise(uint64_t bytes)
 {
-	if (!has_room(bytes))
-		return false;
-	atomic_fetch_add(&promised_bytes, bytes);
-	return true;
+	uint64_t promised = atomic_fetch_add(&promised_bytes, bytes), room = room_left();
+	if (promised <= room && bytes <= room - promised)
+		return true;
+	nvs_host_forgive(bytes);
+	return false;
 }
 
 void nvs_host_forgive(uint64_t bytes)
@@ -65,15 +78,61 @@ static void touch(volatile char *from, size_t size)
 		from[at] = 0;
 }
 
+struct part {
+	pthread_t thread;
+	char *from;
+	size_t size;
+	bool failed;
+};
+
+/* Without pages a write would end the process, so only a kernel that does not know the call is left to do it by
+ * writing. */
+static void *populate_part(void *argument)
+{
+	struct part *part = argument;
+	if (madvise(part->from, part->size, MADV_POPULATE_WRITE) == 0)
+		return NULL;
+	if (errno == EINVAL)
+		touch(part->from, part->size);
+	else
+		part->failed = true;
+	return NULL;
+}
+
+/* Half of the processors at most: the other half is the application's. */
+static size_t thread_count(void)
+{
+	cpu_set_t allowed;
+	size_t count = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? (size_t)CPU_COUNT(&allowed) / 2 : 1;
+	return count < 1 ? 1 : count > THREADS_MAX ? THREADS_MAX : count;
+}
+
+/* Clearing pages takes one processor several times as long as copying to them, so several do it at once. This thread
+ * does the last part itself, and any that no other could be had for. */
 static void populate(struct nvs_host_buffer *buffer)
 {
-	char *from = (char *)buffer->base + buffer->populated;
-	size_t left = buffer->size - buffer->populated, now = left < STEP_BYTES ? left : STEP_BYTES;
+	struct part parts[THREADS_MAX];
+	size_t limit = nvs_env()->simulated ? 0 : thread_count(), count = 0;
 	/* A simulated card keeps uniform contents sparse, in buffers too: their pages come when something is written.
 	 */
-	if (!nvs_env()->simulated && madvise(from, now, MADV_POPULATE_WRITE) != 0)
-		touch(from, now);
-	buffer->populated += now;
+	if (limit == 0)
+		buffer->populated = buffer->size;
+	for (; count < limit && buffer->populated < buffer->size; count++) {
+		size_t left = buffer->size - buffer->populated, size = left < STEP_BYTES ? left : STEP_BYTES;
+		parts[count] = (struct part){.from = (char *)buffer->base + buffer->populated, .size = size};
+		buffer->populated += size;
+	}
+	bool started[THREADS_MAX];
+	for (size_t i = 0; i < count; i++) {
+		started[i] = i + 1 < count && nvs_helper_run(populate_part, &parts[i], &parts[i].thread);
+		if (!started[i])
+			populate_part(&parts[i]);
+	}
+	for (size_t i = 0; i < count; i++) {
+		if (started[i])
+			pthread_join(parts[i].thread, NULL);
+		buffer->failed = buffer->failed || parts[i].failed;
+	}
 }
 
 /* ---- buffers ---- */
@@ -102,7 +161,8 @@ static void unlink_buffer(struct nvs_host_buffer *buffer)
 
 struct nvs_host_buffer *nvs_host_begin(size_t size, bool promised)
 {
-	if (!promised && !nvs_host_promise(size))
+	/* What was promised may since have been taken by others on this host. */
+	if (promised ? room_left() < size : !nvs_host_promise(size))
 		return NULL;
 	struct nvs_host_buffer *buffer = calloc(1, sizeof(*buffer));
 	void *base = buffer != NULL ? map_aligned(size) : NULL;
@@ -140,13 +200,15 @@ bool nvs_host_step(struct nvs_host_buffer *buffer)
 {
 	if (buffer->populated < buffer->size) {
 		populate(buffer);
-		if (buffer->populated == buffer->size)
+		if (buffer->populated == buffer->size) {
+			atomic_fetch_add(&populated_bytes, buffer->size);
 			nvs_host_forgive(buffer->size);
-	} else if (buffer->registered_in == NULL) {
-		lock_pages(buffer);
-		return true;
+		}
+		return buffer->failed;
 	}
-	return buffer->registered_in != NULL;
+	if (buffer->registered_in == NULL && !buffer->failed)
+		lock_pages(buffer);
+	return true;
 }
 
 static void unlock_pages(struct nvs_host_buffer *buffer)
@@ -169,6 +231,8 @@ void nvs_host_free(struct nvs_host_buffer *buffer)
 	}
 	if (buffer->populated < buffer->size)
 		nvs_host_forgive(buffer->size);
+	else
+		atomic_fetch_sub(&populated_bytes, buffer->size);
 	munmap(buffer->base, buffer->size);
 	free(buffer);
 }
@@ -188,4 +252,5 @@ void nvs_host_after_fork(void)
 	pthread_mutex_init(&buffers_lock, NULL);
 	buffers = NULL;
 	atomic_store(&promised_bytes, 0);
+	atomic_store(&populated_bytes, 0);
 }

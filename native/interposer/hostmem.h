@@ -14,6 +14,7 @@ struct nvs_host_buffer {
 	void *base;
 	size_t size;
 	size_t populated;        /* bytes from the start that have their pages */
+	bool failed;             /* the host had no pages for it after all: of no use */
 	CUcontext registered_in; /* NULL: not page-locked */
 	struct nvs_host_buffer *next, *previous;
 };
@@ -25,7 +26,7 @@ void nvs_host_forgive(uint64_t bytes);
 /* A buffer without pages yet, or NULL when there is no room. `promised`: its bytes were set aside before, and are taken
  * out of that. */
 struct nvs_host_buffer *nvs_host_begin(size_t size, bool promised);
-/* Do a part of what is left: some ten milliseconds. True when it is ready. A context must be current. */
+/* Do a part of what is left: some ten milliseconds. True when it is ready, or has failed. A context must be current. */
 bool nvs_host_step(struct nvs_host_buffer *buffer);
 /* No copy may use it any more. */
 void nvs_host_free(struct nvs_host_buffer *buffer);

@@ -446,6 +446,14 @@ bool nvs_link_view(const char *uuid, uint64_t *card, uint64_t *allocated)
 	return found;
 }
 
+void nvs_link_uuid(CUdevice device, char *text, size_t size)
+{
+	pthread_mutex_lock(&nvs_link.lock);
+	const struct nvs_gpu *gpu = find_gpu(device);
+	snprintf(text, size, "%s", gpu != NULL ? gpu->uuid : "");
+	pthread_mutex_unlock(&nvs_link.lock);
+}
+
 void nvs_link_after_fork(void)
 {
 	if (nvs_link.fd >= 0)

@@ -5,6 +5,7 @@
 #define NVS_LINK_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "cuda_abi.h"
@@ -33,6 +34,9 @@ void nvs_link_pinned(CUdevice device, int64_t delta);
 uint64_t nvs_link_card(CUdevice device);
 /* Like nvs_link_card by UUID text ("GPU-..."), for NVML; also the allocated bytes. False when not attached. */
 bool nvs_link_view(const char *uuid, uint64_t *card, uint64_t *allocated);
+
+/* The UUID text of an attached device; empty for others. */
+void nvs_link_uuid(CUdevice device, char *text, size_t size);
 
 /* A submitting thread found the gate shut: ask for the turn (once). Returns at once; the gate's futex tells the rest.
  */

@@ -108,12 +108,6 @@ uint64_t nvs_turn_settle(uint64_t now);
 uint64_t nvs_turn_end_due(uint64_t now);
 void nvs_turn_after_fork(void);
 
-/* The earlier of two times, of which 0 is never. */
-static inline uint64_t nvs_earlier(uint64_t a, uint64_t b)
-{
-	return a == 0 || (b != 0 && b < a) ? b : a;
-}
-
 /* ---- link_thread.c ---- */
 void *nvs_link_thread(void *unused);
 void nvs_link_thread_after_fork(void);

@@ -242,7 +242,7 @@ static void send_register(void)
 		.mem_limit = env->mem_limit,
 		.core_limit = env->core_limit,
 		.priority = env->priority,
-		.flags = NVS_FLAG_CAN_SWAP,
+		.flags = NVS_FLAG_CAN_SWAP | (env->single_oversub ? NVS_FLAG_OVERSIZE : 0),
 		.gpu_count = nvs_link.gpu_count,
 		.library = NVS_RELEASE,
 	};
@@ -252,8 +252,12 @@ static void send_register(void)
 	nvs_residency_registering();
 	for (uint32_t i = 0; i < nvs_link.gpu_count; i++) {
 		fill_entry(&entries[i], &nvs_link.gpus[i]);
+		struct nvs_holding view;
+		nvs_residency_view(nvs_link.gpus[i].device, &view);
 		if (!nvs_link.gpus[i].can_swap)
-			hello.flags &= ~NVS_FLAG_CAN_SWAP;
+			hello.flags = 0;
+		else if (!view.unified)
+			hello.flags &= ~NVS_FLAG_OVERSIZE;
 	}
 	if (!nvs_socket_send(nvs_link.fd, NVS_REGISTER, ++nvs_link.frames_sent, &hello, sizeof(hello), entries,
 		    nvs_link.gpu_count * sizeof(entries[0])))

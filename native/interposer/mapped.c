@@ -176,7 +176,11 @@ static CUresult create_mapped(struct nvs_backing *backing, bool resident)
 	CUresult result = nvs_real.cuMemAddressReserve(&backing->base, backing->size, 0, 0, 0);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = resident ? fill(backing) : nvs_backing_defer(backing);
+	if (!resident) {
+		nvs_residency_add(backing);
+		return CUDA_SUCCESS;
+	}
+	result = fill(backing);
 	if (result != CUDA_SUCCESS)
 		nvs_real.cuMemAddressFree(backing->base, backing->size);
 	return result;

@@ -16,6 +16,7 @@
 #include "link.h"
 #include "log.h"
 #include "memory.h"
+#include "outsiders.h"
 #include "residency.h"
 #include "streams.h"
 
@@ -26,6 +27,7 @@
 #define REFUSED_LAST_NS NVS_NS_PER_S          /* up to this */
 #define REFUSED_SAY_NS NVS_NS_PER_S
 #define STOP_WAIT_NS (100 * NVS_NS_PER_MS)
+#define PREPARE_PAUSE_PART 2 /* after a step towards a buffer, a pause of this part of its time */
 #define STREAM_NON_BLOCKING 1u
 
 struct job {
@@ -169,14 +171,18 @@ static bool ensure_buffer(const struct nvs_move *move)
 	struct nvs_host_buffer *buffer = move->chunk->buffer;
 	if (move->backing->backend->is_unified)
 		return true;
-	if (buffer == NULL) {
+	if (buffer == NULL)
 		buffer = begin_buffer(move);
-		if (buffer == NULL)
-			return false;
-		nvs_residency_buffered(move, buffer);
-	}
-	while (buffer->registered_in == NULL && !nvs_host_step(buffer))
+	if (buffer == NULL)
+		return false;
+	while (!nvs_host_step(buffer))
 		;
+	if (buffer->failed) {
+		nvs_host_free(buffer);
+		return false;
+	}
+	if (move->chunk->buffer == NULL)
+		nvs_residency_buffered(move, buffer);
 	return true;
 }
 
@@ -246,11 +252,23 @@ static void finish_in(CUdevice device, struct queue *queue)
 		land(device, &move, failed);
 }
 
+static void say_refused(CUdevice device)
+{
+	struct nvs_holding view;
+	char uuid[64], who[512];
+	nvs_residency_view(device, &view);
+	nvs_link_uuid(device, uuid, sizeof(uuid));
+	nvs_outsiders(uuid, who, sizeof(who));
+	NVS_WARN("waiting for %llu MiB on device %d: the card is full, though the memory is due to this process; "
+		 "outside nvshare uses it: %s",
+		(unsigned long long)(view.absent >> 20), device,
+		who[0] != '\0' ? who : "nobody that NVML shows; perhaps a process that ended is not gone yet");
+}
+
 /* Somebody outside took the memory, or the driver has not yet freed that of a process that died: it will come. */
 static void refused(CUdevice device, struct lane *lane)
 {
 	uint64_t now = nvs_now_ns();
-	struct nvs_holding view;
 	if (lane->refused_at == 0) {
 		lane->refused_at = now;
 		lane->retry_wait = REFUSED_FIRST_NS;
@@ -263,11 +281,7 @@ static void refused(CUdevice device, struct lane *lane)
 	if (lane->refusal_told || now - lane->refused_at < REFUSED_SAY_NS)
 		return;
 	lane->refusal_told = true;
-	nvs_residency_view(device, &view);
-	NVS_WARN("waiting for %llu MiB on device %d: the card is full, though the memory is due to this process; "
-		 "something "
-		 "outside nvshare uses it (see nvidia-smi)",
-		(unsigned long long)(view.absent >> 20), device);
+	say_refused(device);
 }
 
 static void accepted(CUdevice device, struct lane *lane)
@@ -348,7 +362,16 @@ static void drop_in_making(void)
 	in_making = NULL;
 }
 
-/* A step towards the next buffer. False: there are enough. */
+static struct nvs_host_buffer *begin_ahead(CUdevice device, size_t size)
+{
+	bool promised = nvs_residency_take_promise(device, size);
+	struct nvs_host_buffer *buffer = nvs_host_begin(size, promised);
+	if (buffer == NULL && promised)
+		nvs_host_forgive(size);
+	return buffer;
+}
+
+/* A step towards the next buffer. False: there are enough, or no more to be had. */
 static bool prepare(CUdevice device)
 {
 	struct lane *lane = &lanes[device];
@@ -358,16 +381,33 @@ static bool prepare(CUdevice device)
 	if (in_making != NULL && in_making->size != size)
 		drop_in_making();
 	if (in_making == NULL)
-		in_making = nvs_host_begin(size, false);
+		in_making = begin_ahead(device, size);
+	if (in_making == NULL)
+		nvs_residency_prepared(device);
 	if (in_making == NULL || !enter(lane, device))
 		return false;
-	bool ready = nvs_host_step(in_making);
+	bool ready = nvs_host_step(in_making), failed = in_making->failed;
 	leave();
-	if (ready && nvs_residency_offer(device, in_making, size))
+	if (ready && !failed && nvs_residency_offer(device, in_making, size))
 		in_making = NULL;
 	else if (ready)
 		drop_in_making();
-	return true;
+	if (failed)
+		nvs_residency_prepared(device);
+	return !failed;
+}
+
+/* One step for the first device that needs one. Returns until when to leave the machine to the application, 0: there
+ * was nothing to do. Page-locking holds locks of the driver and the kernel that the application needs too. */
+static uint64_t prepare_first(uint64_t devices)
+{
+	uint64_t began = nvs_now_ns();
+	for (CUdevice device = 0; device < NVS_MAX_DEVICES; device++)
+		if ((devices & 1ull << device) != 0 && prepare(device)) {
+			uint64_t now = nvs_now_ns();
+			return now + (now - began) / PREPARE_PAUSE_PART;
+		}
+	return 0;
 }
 
 /* ---- the thread ---- */
@@ -418,19 +458,18 @@ static void *run(void *unused)
 	nvs_relax();
 	for (;;) {
 		uint64_t seen;
-		bool may_start = !is_halted(&seen), under_way = false, prepared = false;
+		bool may_start = !is_halted(&seen), under_way = false;
 		uint64_t with_moves = nvs_residency_moves();
 		for (CUdevice device = 0; device < NVS_MAX_DEVICES; device++)
 			if ((with_moves & 1ull << device) != 0 || is_in_use(device))
 				under_way = move_device(device, may_start) || under_way;
-		for (CUdevice device = 0; device < NVS_MAX_DEVICES && may_start && !under_way && !prepared; device++)
-			prepared = (with_moves & 1ull << device) != 0 && prepare(device);
-		if (may_start && !under_way && !prepared)
+		uint64_t pause_until = may_start && !under_way ? prepare_first(with_moves) : 0;
+		if (may_start && !under_way && pause_until == 0)
 			drop_in_making(); /* the chunk it was for is gone */
 		if (under_way)
 			nvs_sleep_ns(POLL_NS);
-		else if (!prepared)
-			rest(seen, first_retry(with_moves));
+		else
+			rest(seen, nvs_earlier(pause_until, first_retry(with_moves)));
 	}
 	return unused;
 }
@@ -441,7 +480,7 @@ void nvs_mover_kick(void)
 		return;
 	pthread_mutex_lock(&mover.lock);
 	mover.kicks++;
-	if (!mover.running && !mover.stopping) {
+	if (!mover.running && !mover.stopping && mover.pausing == 0) {
 		pthread_condattr_t monotonic;
 		pthread_condattr_init(&monotonic);
 		pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -470,6 +509,7 @@ void nvs_mover_resume(void)
 	mover.kicks++;
 	pthread_cond_signal(&mover.wake);
 	pthread_mutex_unlock(&mover.lock);
+	nvs_mover_kick(); /* it may have been kept from starting */
 }
 
 void nvs_mover_context_ends(CUcontext context)

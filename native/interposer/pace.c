@@ -48,7 +48,7 @@ void nvs_pace_wait(struct nvs_pace *pace)
 }
 
 /* The marker is this thread's alone until it says what became of it. */
-static bool record(struct nvs_pace *pace, CUevent *marker, CUstream stream)
+static bool record_marker(struct nvs_pace *pace, CUevent *marker, CUstream stream)
 {
 	if (atomic_load(&nvs_captures) != 0)
 		return false;
@@ -67,7 +67,7 @@ static bool record(struct nvs_pace *pace, CUevent *marker, CUstream stream)
 void nvs_pace_mark(struct nvs_thread *self, CUstream stream)
 {
 	struct nvs_pace *pace = self->pace;
-	bool recorded = record(pace, &pace->marker[self->marker], stream);
+	bool recorded = record_marker(pace, &pace->marker[self->marker], stream);
 	pthread_mutex_lock(&pace->lock);
 	pace->state[self->marker] = recorded ? NVS_MARKER_RECORDED : NVS_MARKER_FREE;
 	pthread_mutex_unlock(&pace->lock);

@@ -10,6 +10,16 @@ struct nvs_holdings nvs_holdings = {
 	.devices = {[0 ... NVS_MAX_DEVICES - 1] = {.target = NVS_UNLIMITED, .ceiling = NVS_UNLIMITED}},
 };
 
+/* The lock is held. The rest of its target, too small for a chunk, is used by unified memory all the same: the driver
+ * moves pages. */
+static bool has_pages_left_to_take(CUdevice device)
+{
+	const struct nvs_holding *of = &nvs_holdings.devices[device];
+	uint64_t room = nvs_holding_room(of);
+	return of->unified && room > 0 && of->absent > room && of->leaving + of->arriving == 0 &&
+	       !nvs_residency_any_fits(device, room);
+}
+
 void nvs_residency_view(CUdevice device, struct nvs_holding *view)
 {
 	*view = (struct nvs_holding){.target = NVS_UNLIMITED};
@@ -17,6 +27,12 @@ void nvs_residency_view(CUdevice device, struct nvs_holding *view)
 		return;
 	nvs_holdings_lock();
 	*view = nvs_holdings.devices[device];
+	if (has_pages_left_to_take(device)) {
+		uint64_t pages = view->target - view->resident;
+		view->resident = view->target;
+		view->absent -= pages;
+		view->host -= view->host < pages ? view->host : pages;
+	}
 	nvs_holdings_unlock();
 	if (view->resident > view->ceiling)
 		view->resident = view->ceiling;
@@ -135,8 +151,7 @@ void nvs_residency_prepare(CUdevice device, uint64_t bytes)
 	if (!nvs_is_managed(device))
 		return;
 	nvs_holdings_lock();
-	if (bytes > nvs_holdings.devices[device].wanted)
-		nvs_holdings.devices[device].wanted = bytes;
+	nvs_holdings.devices[device].wanted = bytes;
 	nvs_holdings_unlock();
 }
 
@@ -242,7 +257,13 @@ void nvs_residency_unified(CUdevice device)
 
 void nvs_residency_add(struct nvs_backing *backing)
 {
+	struct nvs_holding *of = &nvs_holdings.devices[backing->device];
 	nvs_holdings_lock();
+	for (size_t i = 0; i < backing->chunk_count; i++)
+		if (backing->chunks[i].stuck) {
+			of->pinned += backing->chunks[i].size;
+			nvs_holdings.stuck_at[backing->device] = nvs_now_ns();
+		}
 	backing->previous = NULL;
 	backing->next = nvs_holdings.backings;
 	if (nvs_holdings.backings != NULL)

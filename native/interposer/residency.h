@@ -51,7 +51,7 @@ void nvs_residency_pin(CUdevice device, int64_t delta);
 /* ---- what the scheduler says ---- */
 
 void nvs_residency_set(CUdevice device, uint64_t target, uint64_t number);
-/* So many bytes may have to go soon: let there be buffers for them. */
+/* So many bytes may have to go soon: let there be buffers for them, and no more made than that. */
 void nvs_residency_prepare(CUdevice device, uint64_t bytes);
 /* A new connection: what is on the card stays, nothing is fetched until this scheduler says more. */
 void nvs_residency_registering(void);
@@ -121,6 +121,10 @@ void nvs_residency_turned_back(const struct nvs_move *move);
 
 /* Size of a chunk that should get a buffer before it is needed; 0: there are enough. */
 size_t nvs_residency_unprepared(CUdevice device);
+/* Were host bytes set aside for such a chunk? Then they are the caller's from now on. */
+bool nvs_residency_take_promise(CUdevice device, size_t size);
+/* No more can be had: let there be as many as there are, until more are asked for. */
+void nvs_residency_prepared(CUdevice device);
 /* Give such a chunk its buffer. False: there is none of this size any more. */
 bool nvs_residency_offer(CUdevice device, struct nvs_host_buffer *buffer, size_t size);
 /* The chunk of a move has its buffer from now on. */

@@ -43,8 +43,9 @@ static uint64_t readiness(const struct nvs_backing *backing, const struct nvs_ch
 	return rank << 56 | (backing->size < 1ull << 55 ? backing->size : (1ull << 55) - 1);
 }
 
-/* The lock is held. */
-static bool find_leaver(CUdevice device, uint64_t need, struct nvs_move *move)
+/* The lock is held. The chunk to give up first, of those for which `is_wanted` (NULL: all). */
+static bool find_leaver(CUdevice device, uint64_t need, bool (*is_wanted)(const struct nvs_chunk *, size_t),
+	size_t size, struct nvs_move *move)
 {
 	uint64_t best = 0;
 	for (struct nvs_backing *backing = nvs_holdings.backings; backing != NULL; backing = backing->next) {
@@ -52,7 +53,7 @@ static bool find_leaver(CUdevice device, uint64_t need, struct nvs_move *move)
 			continue;
 		for (size_t i = 0; i < backing->chunk_count; i++) {
 			uint64_t rank = readiness(backing, &backing->chunks[i], need);
-			if (rank == 0 || rank < best)
+			if (rank == 0 || rank < best || (is_wanted != NULL && !is_wanted(&backing->chunks[i], size)))
 				continue;
 			best = rank;
 			*move = move_of(backing, i);
@@ -66,7 +67,8 @@ bool nvs_residency_next_out(CUdevice device, struct nvs_move *move)
 	struct nvs_holding *of = &nvs_holdings.devices[device];
 	nvs_holdings_lock();
 	uint64_t staying = of->resident - of->leaving;
-	bool found = nvs_holdings.is_shut && staying > of->target && find_leaver(device, staying - of->target, move);
+	bool found = nvs_holdings.is_shut && staying > of->target &&
+		     find_leaver(device, staying - of->target, NULL, 0, move);
 	if (found) {
 		move->copy = move->chunk->state == NVS_CHUNK_GPU;
 		move->chunk->state = NVS_CHUNK_OUT;
@@ -144,6 +146,12 @@ static bool find_comer(CUdevice device, uint64_t limit, struct nvs_move *move)
 	return found;
 }
 
+bool nvs_residency_any_fits(CUdevice device, uint64_t room)
+{
+	struct nvs_move move;
+	return find_comer(device, room, &move);
+}
+
 bool nvs_residency_next_in(CUdevice device, struct nvs_move *move)
 {
 	struct nvs_holding *of = &nvs_holdings.devices[device];
@@ -187,27 +195,19 @@ void nvs_residency_turned_back(const struct nvs_move *move)
 
 /* ---- buffers ahead of need ---- */
 
-/* The lock is held. A chunk without a buffer, of the largest allocation, because those go first; `size` 0: any. */
+static bool lacks_buffer(const struct nvs_chunk *chunk, size_t size)
+{
+	return chunk->buffer == NULL && (size == 0 || chunk->size == size);
+}
+
+/* The lock is held. In the order in which chunks leave, so that those which will go are those which are ready; `size`
+ * 0: any. */
 static bool find_unprepared(CUdevice device, size_t size, struct nvs_move *move)
 {
 	const struct nvs_holding *of = &nvs_holdings.devices[device];
-	size_t largest = 0;
-	if (of->buffered >= of->wanted || nvs_holdings.stuck_at[device] != 0 || of->unified)
+	if (of->buffered >= of->wanted || of->unified)
 		return false;
-	for (struct nvs_backing *backing = nvs_holdings.backings; backing != NULL; backing = backing->next) {
-		if (backing->device != device || backing->leaving || backing->size <= largest)
-			continue;
-		for (size_t i = 0; i < backing->chunk_count; i++) {
-			const struct nvs_chunk *chunk = &backing->chunks[i];
-			if (!nvs_chunk_is_mapped(chunk) || chunk->held || chunk->buffer != NULL ||
-				(size != 0 && chunk->size != size))
-				continue;
-			largest = backing->size;
-			*move = move_of(backing, i);
-			break;
-		}
-	}
-	return largest != 0;
+	return find_leaver(device, of->wanted - of->buffered, lacks_buffer, size, move);
 }
 
 size_t nvs_residency_unprepared(CUdevice device)
@@ -217,6 +217,24 @@ size_t nvs_residency_unprepared(CUdevice device)
 	size_t size = find_unprepared(device, 0, &move) ? move.size : 0;
 	nvs_holdings_unlock();
 	return size;
+}
+
+bool nvs_residency_take_promise(CUdevice device, size_t size)
+{
+	struct nvs_move move;
+	nvs_holdings_lock();
+	bool taken = find_unprepared(device, size, &move) && move.backing->promised >= size;
+	if (taken)
+		move.backing->promised -= size;
+	nvs_holdings_unlock();
+	return taken;
+}
+
+void nvs_residency_prepared(CUdevice device)
+{
+	nvs_holdings_lock();
+	nvs_holdings.devices[device].wanted = nvs_holdings.devices[device].buffered;
+	nvs_holdings_unlock();
 }
 
 /* The lock is held. */

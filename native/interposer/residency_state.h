@@ -44,6 +44,9 @@ static inline uint64_t nvs_holding_room(const struct nvs_holding *device)
 	return device->target > device->resident ? device->target - device->resident : 0;
 }
 
+/* Is there a chunk off the card that is no larger? The lock is held. */
+bool nvs_residency_any_fits(CUdevice device, uint64_t room);
+
 static inline bool nvs_chunk_is_moving(const struct nvs_chunk *chunk)
 {
 	return chunk->state == NVS_CHUNK_OUT || chunk->state == NVS_CHUNK_IN;

@@ -29,13 +29,7 @@ static CUresult create_unified(struct nvs_backing *backing, bool resident)
 	CUresult result = nvs_real.cuMemAllocManaged(&backing->base, backing->size, ATTACH_GLOBAL);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!resident) {
-		result = nvs_backing_defer(backing);
-		if (result != CUDA_SUCCESS)
-			nvs_real.cuMemFree_v2(backing->base);
-		return result;
-	}
-	for (size_t i = 0; i < backing->chunk_count; i++)
+	for (size_t i = 0; resident && i < backing->chunk_count; i++)
 		backing->chunks[i].state = NVS_CHUNK_GPU; /* its pages come when they are touched */
 	nvs_residency_add(backing);
 	return CUDA_SUCCESS;

@@ -26,6 +26,7 @@ CONSTANTS = {
     "NVS_MAX_GPUS": wire.MAX_GPUS,
     "NVS_ALL_GPUS": wire.ALL_GPUS,
     "NVS_FLAG_CAN_SWAP": wire.FLAG_CAN_SWAP,
+    "NVS_FLAG_OVERSIZE": wire.FLAG_OVERSIZE,
     "NVS_FLAG_EXCLUSIVE": wire.FLAG_EXCLUSIVE,
     "NVS_FLAG_CONTENDED": wire.FLAG_CONTENDED,
     **{f"NVS_{kind.name}": int(kind) for kind in wire.MessageType},

@@ -103,6 +103,16 @@ void nvs_link_moved(CUdevice device)
 	atomic_fetch_add(&fake_moves, 1);
 }
 
+void nvs_link_uuid(CUdevice device, char *text, size_t size)
+{
+	text[0] = '\0';
+}
+
+void nvs_outsiders(const char *uuid, char *text, size_t size)
+{
+	text[0] = '\0';
+}
+
 const struct nvs_env *nvs_env(void)
 {
 	static const struct nvs_env environment;
@@ -178,7 +188,8 @@ static _Atomic bool fake_copies_hang;                      /* events are not rea
 static _Atomic bool fake_copies_fail;
 static _Atomic uint64_t fake_copied_out, fake_copied_in; /* bytes */
 static struct fake_range fake_locked[FAKE_SLOTS];        /* page-locked memory of the host */
-static size_t fake_registered;                           /* its bytes */
+static bool fake_register_fails;
+static size_t fake_registered; /* its bytes */
 static _Atomic int fake_streams, fake_events;
 static unsigned fake_primary_retained[2];
 static struct CUctx_st {
@@ -360,6 +371,8 @@ static CUresult fake_cuMemcpyHtoDAsync(CUdeviceptr p, const void *host, size_t n
 
 static CUresult fake_cuMemHostRegister(void *p, size_t n, unsigned flags)
 {
+	if (fake_register_fails)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	assert(fake_current != NULL);
 	pthread_mutex_lock(&fake_lock);
 	struct fake_range *slot = fake_at(fake_locked, 0);

@@ -511,7 +511,7 @@ static void what_is_moved_is_part_of_the_usage(void)
 
 static void swapping_can_be_switched_off(void)
 {
-	setenv("NVSHARE_SWAP", "off", 1);
+	setenv("NVSHARE_DISABLE_SWAP", "1", 1);
 	CHECK(registered(NVS_SCHED_ON).fields.flags == 0);
 }
 

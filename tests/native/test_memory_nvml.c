@@ -67,7 +67,11 @@ static void expect(unsigned long long total, unsigned long long used, bool reser
 
 int main(void)
 {
-	nvs_nvml = (struct nvs_real_nvml){fake_info, fake_info_v2, fake_uuid};
+	nvs_nvml = (struct nvs_real_nvml){
+		.nvmlDeviceGetMemoryInfo = fake_info,
+		.nvmlDeviceGetMemoryInfo_v2 = fake_info_v2,
+		.nvmlDeviceGetUUID = fake_uuid,
+	};
 
 	/* GIVEN no scheduler and no quota THEN NVML's own answer. */
 	expect(15000 * MIB, 9000 * MIB, true);

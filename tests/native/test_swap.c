@@ -1,78 +1,6 @@
 /* Memory that moves between card and host: states of chunks, the interlock with the gate, failures, and frees of what
  * is on its way; over a driver whose memory has contents and room for just so much. */
-#define NVS_CHUNK_BYTES (4ull << 20)
-#include "fake_memory.h"
-
-static void set_target(uint64_t bytes)
-{
-	static uint64_t number;
-	nvs_residency_set(0, bytes, ++number);
-	nvs_mover_kick();
-}
-
-static struct nvs_holding now(void)
-{
-	struct nvs_holding view;
-	nvs_residency_view(0, &view);
-	return view;
-}
-
-/* What was asked for has been done. */
-#define UNTIL(condition)                                                                                               \
-	do {                                                                                                           \
-		for (int tries = 0; !(condition); tries++) {                                                           \
-			assert(tries < 100000);                                                                        \
-			nvs_sleep_ns(100 * NVS_NS_PER_US);                                                             \
-		}                                                                                                      \
-	} while (0)
-
-static CUdeviceptr must_alloc(size_t n)
-{
-	CUdeviceptr p = 0;
-	assert(cuMemAlloc_v2(&p, n) == CUDA_SUCCESS && p != 0);
-	return p;
-}
-
-static void must_free(CUdeviceptr p)
-{
-	assert(cuMemFree_v2(p) == CUDA_SUCCESS);
-}
-
-/* As work of the application would: only where there is memory. */
-static void write_all(CUdeviceptr p, size_t n, uint8_t seed)
-{
-	pthread_mutex_lock(&fake_lock);
-	for (size_t at = 0; at < n; at += 1021)
-		*fake_memory_at(p + at, 1) = (uint8_t)(seed + at);
-	pthread_mutex_unlock(&fake_lock);
-}
-
-static void check_all(CUdeviceptr p, size_t n, uint8_t seed)
-{
-	pthread_mutex_lock(&fake_lock);
-	for (size_t at = 0; at < n; at += 1021)
-		assert(*fake_memory_at(p + at, 1) == (uint8_t)(seed + at));
-	pthread_mutex_unlock(&fake_lock);
-}
-
-static void shut(void)
-{
-	nvs_residency_shut();
-	nvs_mover_kick();
-}
-
-static void swap_out(uint64_t target)
-{
-	shut();
-	set_target(target);
-	UNTIL(now().resident <= target && now().leaving == 0);
-}
-
-static void swap_in(void)
-{
-	set_target(NVS_UNLIMITED);
-	UNTIL(now().absent == 0);
-}
+#include "fake_swap.h"
 
 static void test_contents_leave_and_return_at_the_same_address(void)
 {
@@ -269,88 +197,6 @@ static void test_a_failure_while_mapping_leaves_nothing_behind(void)
 	must_free(p);
 }
 
-/* ---- the host ---- */
-
-static char full_host[64], *no_host;
-
-static void host_has(uint64_t kib)
-{
-	char path[128];
-	snprintf(path, sizeof(path), "%s/meminfo", full_host);
-	FILE *file = fopen(path, "w");
-	fprintf(file, "MemTotal:       16777216 kB\nMemAvailable:    %llu kB\n", (unsigned long long)kib);
-	fclose(file);
-	nvs_mover_pause();
-	proc_root = full_host;
-	nvs_mover_resume();
-}
-
-static void host_is_itself(void)
-{
-	nvs_mover_pause();
-	proc_root = "/proc";
-	nvs_mover_resume();
-}
-
-static void test_what_the_host_cannot_take_stays_and_is_reported(void)
-{
-	CUdeviceptr p = must_alloc(8 * MIB);
-	write_all(p, 8 * MIB, 7);
-	host_has(1024);
-	shut();
-	set_target(0);
-	UNTIL(now().pinned == 8 * MIB);
-	assert(now().resident == 8 * MIB && now().absent == 0 && fake_handles == 2);
-	assert(nvs_residency_open()); /* it can run all the same */
-	check_all(p, 8 * MIB, 7);
-	host_is_itself();
-	must_free(p);
-}
-
-static void test_an_allocation_that_neither_card_nor_host_can_take_is_refused(void)
-{
-	CUdeviceptr p;
-	swap_out(0);
-	host_has(1024);
-	assert(cuMemAlloc_v2(&p, 8 * MIB) == CUDA_ERROR_OUT_OF_MEMORY);
-	assert(fake_allocated[0] == 0 && now().absent == 0 && fake_reservations == 0);
-	/* WHEN the card has room THEN the host is not asked */
-	set_target(8 * MIB);
-	p = must_alloc(8 * MIB);
-	must_free(p);
-	host_is_itself();
-}
-
-static void test_promises_are_kept_and_forgiven(void)
-{
-	swap_out(0);
-	host_has(16777216 / 20 + 20 * 1024); /* the headroom and 20 MiB */
-	CUdeviceptr p = must_alloc(12 * MIB), q;
-	assert(cuMemAlloc_v2(&q, 12 * MIB) == CUDA_ERROR_OUT_OF_MEMORY);
-	must_free(p);
-	p = must_alloc(12 * MIB);
-	host_is_itself();
-	swap_in();
-	must_free(p);
-}
-
-static void test_buffers_are_made_before_they_are_needed(void)
-{
-	CUdeviceptr p = must_alloc(16 * MIB);
-	assert(nvs_residency_open());
-	nvs_residency_prepare(0, 8 * MIB);
-	nvs_mover_kick();
-	UNTIL(now().buffered == 8 * MIB);
-	nvs_mover_pause();
-	assert(fake_registered == 8 * MIB);
-	nvs_mover_resume();
-	swap_out(8 * MIB); /* THEN those are used */
-	assert(now().buffered == 8 * MIB);
-	swap_in();
-	must_free(p);
-	assert(fake_registered == 0);
-}
-
 /* ---- contexts, peers, and what others know ---- */
 
 static void test_a_context_that_ends_takes_its_page_locks_and_streams_along(void)
@@ -455,7 +301,7 @@ static void test_unified_memory_moves_by_prefetches(void)
 	assert(fake_prefetched_out == 12 * MIB && now().host == 12 * MIB && fake_registered == 0);
 	assert(!nvs_residency_is_away(0, p)); /* its addresses always work */
 	set_target(5 * MIB);
-	UNTIL(now().resident == 4 * MIB && now().arriving == 0);
+	UNTIL(now().resident == 5 * MIB); /* of the second chunk a part, as the driver likes */
 	assert(fake_prefetched_in == 4 * MIB);
 	/* WHEN its turn comes THEN the rest need not be there */
 	assert(nvs_residency_open());
@@ -545,42 +391,8 @@ static void test_turns_targets_allocations_and_frees_at_once(void)
 		must_free(pieces[i]);
 }
 
-static bool no_buffers_left(void)
-{
-	nvs_mover_pause();
-	bool none = buffers == NULL && atomic_load(&promised_bytes) == 0;
-	nvs_mover_resume();
-	return none;
-}
-
-static void after_each(void)
-{
-	fake_capacity = UINT64_MAX;
-	nvs_residency_free_all();
-	UNTIL(nvs_residency_open());
-	nvs_memory_reap(1);
-	nvs_slab_trim(0);
-	UNTIL(no_buffers_left());
-	nvs_mover_pause();
-	assert(now().buffered == 0 && fake_registered == 0);
-	nvs_holdings.devices[0].wanted = nvs_holdings.stuck_at[0] = 0;
-	fake_next_handle = 1;
-	nvs_mover_resume();
-}
-
-#define RUN_SWAP(test)                                                                                                 \
-	do {                                                                                                           \
-		fake_begin();                                                                                          \
-		test();                                                                                                \
-		after_each();                                                                                          \
-		fake_end();                                                                                            \
-	} while (0)
-
 int main(void)
 {
-	snprintf(full_host, sizeof(full_host), "/tmp/nvshare-test-XXXXXX");
-	no_host = mkdtemp(full_host);
-	assert(no_host != NULL);
 	fake_has_contents = true;
 	RUN_SWAP(test_contents_leave_and_return_at_the_same_address);
 	RUN_SWAP(test_nothing_leaves_while_the_gate_is_open);
@@ -593,10 +405,6 @@ int main(void)
 	RUN_SWAP(test_a_full_card_is_waited_for);
 	RUN_SWAP(test_an_allocation_waits_for_room_that_was_given);
 	RUN_SWAP(test_a_failure_while_mapping_leaves_nothing_behind);
-	RUN_SWAP(test_what_the_host_cannot_take_stays_and_is_reported);
-	RUN_SWAP(test_an_allocation_that_neither_card_nor_host_can_take_is_refused);
-	RUN_SWAP(test_promises_are_kept_and_forgiven);
-	RUN_SWAP(test_buffers_are_made_before_they_are_needed);
 	RUN_SWAP(test_a_context_that_ends_takes_its_page_locks_and_streams_along);
 	RUN_SWAP(test_a_peer_may_use_what_comes_back);
 	RUN_SWAP(test_memory_that_others_know_stays);
@@ -606,10 +414,6 @@ int main(void)
 	RUN_SWAP(test_unified_memory_moves_by_prefetches);
 	RUN_SWAP(test_unified_memory_may_be_larger_than_the_card);
 	RUN_SWAP(test_turns_targets_allocations_and_frees_at_once);
-	char path[128];
-	snprintf(path, sizeof(path), "%s/meminfo", full_host);
-	unlink(path);
-	rmdir(full_host);
 	puts("PASS");
 	return 0;
 }

@@ -25,12 +25,6 @@ typedef struct nvmlProcessInfo_v1_t {
 	unsigned long long used;
 } nvmlProcessInfo_v1_t;
 
-typedef struct nvmlProcessInfo_v2_t {
-	unsigned pid;
-	unsigned long long used;
-	unsigned gpu_instance, compute_instance;
-} nvmlProcessInfo_v2_t;
-
 typedef struct nvmlPciInfo_t {
 	char legacy_id[16];
 	unsigned domain, bus, device, device_id, subsystem_id;
@@ -310,6 +304,22 @@ NVML nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *cou
 	if (result == NVML_SUCCESS)
 		*count = 0;
 	return result;
+}
+
+/* The program as it was called. */
+NVML nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length)
+{
+	char path[64];
+	if (name == NULL || length == 0)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	snprintf(path, sizeof(path), "/proc/%u/cmdline", pid);
+	FILE *file = fopen(path, "r");
+	if (file == NULL)
+		return NVML_ERROR_NOT_FOUND;
+	size_t used = fread(name, 1, length - 1, file); /* its arguments follow, each after a zero byte */
+	name[used] = '\0';
+	fclose(file);
+	return used > 0 ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
 
 NVML nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)

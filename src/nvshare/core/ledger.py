@@ -80,6 +80,7 @@ def measure_context(place: Attachment, size: int, settings: Settings) -> None:
     gpu = place.gpu
     gpu.contexts += size - place.context
     place.context = size
+    gpu.largest_context = max(gpu.largest_context, size)
     recompute_capacity(gpu, settings)
 
 

@@ -70,7 +70,7 @@ class Residency:
                 gpu.room = None
                 return True
             elif place.target < place.need_with(size) or place.need_with(size) < place.allocated + size:
-                self._tell(place, place.need_with(size))
+                self._tell(place, max(place.bound, place.need_with(size)))
         elif place.target < place.allocated + size and place.whole:
             self._tell(place, place.allocated + size)
         ledger.grant(place, size)
@@ -95,7 +95,7 @@ class Residency:
             want = stays + extra(place)
             stakes.append(Stake(claim, want, stays, place.bound, place.held, evictable, lacks=not place.whole))
         most = limit(gpu)
-        for index, target in steps(stakes, plan(stakes, most), most):
+        for index, target in steps(stakes, plan(stakes, most, _room_for_a_context(gpu)), most):
             place = places[index]
             if target < place.bound or not place.whole:  # else it is room for what it has asked for
                 self._tell(place, min(target, place.allocated))
@@ -143,6 +143,12 @@ class Residency:
         elif place.confirm_by is None:
             place.confirm_by = self.node.now + self.node.settings.drain_deadline
         self.node.commands.append(SetResidency(place.client.id, place.gpu.uuid, number, target))
+
+
+def _room_for_a_context(gpu: GpuState) -> int:
+    """Where memory is short anyhow: the next process needs some of the card before it can ask for anything."""
+    short = oversubscribed(gpu) and len(gpu.attachments) > 1
+    return gpu.largest_context if gpu.declared is None and short else 0
 
 
 def can_ever_run(client: Client) -> bool:

@@ -280,10 +280,9 @@ class Scheduler:
         self._node.counters.swapped_bytes += moved
         place.swapped_out, place.swapped_in = out, into
         active = place.client.active(event.now)
-        place.demand = measured(place.demand, event.occupied - place.occupied, active - place.measured_at)
+        demand = measured(place.demand, event.occupied - place.occupied, active - place.measured_at)
         place.measured_at = active
-        if place.gpu.turns:
-            self._turns.reconsider(place.gpu, foreseen=True)
+        self._turns.demand_changed(place, demand)
         place.occupied, place.submissions, place.window = event.occupied, event.submissions, event.window
 
     # --- settings and quotas

@@ -205,6 +205,7 @@ class GpuState:
     wanted: int = 0
     host: int = 0
     contexts: int = 0
+    largest_context: int = 0  # ever measured here
 
     stall: float = 0.0  # what a switch keeps the card from working, seconds
     stalls: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))  # of the last switches

@@ -84,6 +84,14 @@ class Turns:
         self._set_alarm(place.client)
         self.reconsider(place.gpu, foreseen and not was_silent)
 
+    def demand_changed(self, place: Attachment, demand: float) -> None:
+        """It was measured how much of the card's time the client uses: others may run beside it now, or no longer."""
+        gpu = place.gpu
+        before = self.chosen(gpu) if gpu.turns and gpu.queue else []
+        place.demand = demand
+        if gpu.turns and gpu.queue:
+            self.reconsider(gpu, foreseen=before == self.chosen(gpu))
+
     def adopt(self, place: Attachment, number: int) -> None:
         """A client came back with a grant of an earlier scheduler: it counts as held."""
         taken = number <= self._last_grant and any(

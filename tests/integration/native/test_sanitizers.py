@@ -43,7 +43,6 @@ def test_native_test_is_clean_under_sanitizer(build: tuple[str, Path], program: 
             **os.environ,
             **node.env(),
             **OPTIONS[sanitizer],
-            "NVSHARE_SWAP": "on",
             "LD_LIBRARY_PATH": str(directory / "sim"),
             "NVSHARE_SOCK": str(node.directory / "none.sock"),
         }

@@ -26,6 +26,7 @@ from nvshare.wire.messages import (
     MemRequest,
     MemUpdate,
     Message,
+    PrepareSwapOut,
     Register,
     ReqLock,
     Residency,
@@ -53,6 +54,7 @@ class Mover:
         self.usage = Usage(0, 0, 0, 0)
         self.hello: Register | None = None
         self.allocated = 0
+        self.release: LockReleased | None = None  # the last one
         self.waits = False  # the client asked for a turn and has none
         self.grant_number = 0
         self.target_number = 0
@@ -94,7 +96,7 @@ class Mover:
                 self.waits = True
             elif isinstance(message, LockReleased):
                 assert message.grant == self.grant_number, message
-                self._granted = False
+                self._granted, self.release = False, message
             elif isinstance(message, Usage):
                 self.usage = message
             self._changed.notify_all()
@@ -130,10 +132,14 @@ class Mover:
             self._granted, self.waits = True, False
             self._send(LockOk(0, self.grant_number))
 
-    def drop(self) -> None:
+    def prepare(self, size: int) -> None:
+        with self._changed:
+            self._send(PrepareSwapOut(0, size))
+
+    def drop(self, deadline_ms: int = 10_000) -> None:
         with self._changed:
             if self._granted:
-                self._send(DropLock(0, self.grant_number, deadline_ms=10_000))
+                self._send(DropLock(0, self.grant_number, deadline_ms=deadline_ms))
         self.until(lambda: not self._granted)
 
     def in_turn(self, task: Task, command: str, *arguments: Any) -> Any:
@@ -239,7 +245,6 @@ def start(node: sim.SimNode) -> Iterator[Callable[..., Task]]:
             **os.environ,
             **node.env(),
             "LD_PRELOAD": str(native.interposer()),
-            "NVSHARE_SWAP": "on",
             **variables,
         }
         tasks.append(Task(environment))

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import sys
+import threading
 from typing import Any
 
 MIB = 1 << 20
@@ -93,7 +94,11 @@ class Piece:
 
 
 class Program:
+    """What the test can ask for."""
+
     def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.wait_to_be_let_go = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: self.let_go.wait() and None)
         self.cuda = Cuda()
         self.pieces: list[Piece] = []
         self.chooser = random.Random(1)
@@ -204,6 +209,15 @@ class Program:
             or self.cuda.code("cuGraphLaunch", executable, stream)
             or self.cuda.code("cuStreamSynchronize", stream)
         )
+
+    def hang(self) -> bool:
+        """Work on the card that does not end."""
+        self.cuda("cuLaunchHostFunc", None, self.wait_to_be_let_go, None)
+        return True
+
+    def unhang(self) -> bool:
+        self.let_go.set()
+        return True
 
     def destroy(self) -> bool:
         self.cuda("cuCtxDestroy_v2", self.cuda.context)

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from nvshare.gpu import sim
+from nvshare.wire.messages import ReleaseReason
 
 if TYPE_CHECKING:
     from conftest import Mover, Task
@@ -21,6 +23,12 @@ PATIENCE = 30.0
 pytestmark = pytest.mark.simulated
 
 Start = Callable[..., "Task"]
+
+OUT_OF_MEMORY = 2
+BACKENDS = [
+    pytest.param({}, id="mapped"),
+    pytest.param({"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}, id="unified"),
+]
 
 # Takes memory on the card, outside of nvshare, until its standard input ends.
 OUTSIDER = """
@@ -173,8 +181,73 @@ def test_a_card_that_somebody_outside_fills_is_waited_for(node: sim.SimNode, mov
         away.tell("verify")
         mover.until(lambda: mover.waits)
         mover.grant()
-        assert "outside nvshare" in away.until_said("waiting for")
+        said = away.until_said("waiting for")
+        assert f"outside nvshare uses it: {Path(sys.executable).name} (pid {outsider.pid}, " in said
+        assert str(away.process.pid) not in said
     finally:
         outsider.communicate()
     # AND goes on when there is room
     assert away.answer() == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_host_memory_the_allocation_that_asks_is_refused(
+    node: sim.SimNode, mover: Mover, start: Start, backend: dict[str, str]
+) -> None:
+    # GIVEN a task that is away, and has host memory for itself and 64 MiB more
+    task = start(NVSHARE_SIM_HOST_MEMORY=str(1 << 30), **backend)
+    assert task.ask("reserve", (1 << 30) - 64 * MIB) == 0
+    mover.in_turn(task, "fill_last")
+    mover.swap_out(0)
+    # WHEN it asks for more than that THEN it is told so as CUDA does, and nothing is counted
+    allocated = mover.allocated
+    assert task.ask("reserve", 100 * MIB) == OUT_OF_MEMORY
+    mover.until(lambda: mover.allocated == allocated)
+    assert "host" in task.until_said("denied")
+    # AND what fits it gets; AND all goes on
+    assert task.ask("reserve", 50 * MIB) == 0
+    mover.swap_in()
+    assert mover.in_turn(task, "verify") == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_for_which_the_host_has_no_room_stays_and_is_known_to(
+    node: sim.SimNode, mover: Mover, start: Start, backend: dict[str, str]
+) -> None:
+    # GIVEN a task with host memory for a third of its pieces
+    task = start(NVSHARE_SIM_HOST_MEMORY=str(100 * MIB), **backend)
+    for _ in range(6):
+        assert task.ask("reserve", 50 * MIB) == 0
+        mover.in_turn(task, "fill_last")
+        mover.drop()
+    # THEN it said from the start what cannot leave
+    mover.until(lambda: mover.memory.pinned == 200 * MIB)
+    # AND that does not, whatever it is told, and works
+    mover.set_target(0)
+    mover.until(lambda: mover.memory.applied == mover.target_number and mover.memory.resident == 200 * MIB)
+    mover.swap_in()
+    assert mover.in_turn(task, "verify") == 0
+
+
+def test_a_task_whose_work_does_not_end_stays_on_the_card(node: sim.SimNode, mover: Mover, away: Task) -> None:
+    # GIVEN a task whose work never ends
+    mover.swap_in()
+    mover.in_turn(away, "hang")
+    # WHEN its turn is taken THEN it says that it cannot stop, and nothing of it moves, whatever the target
+    mover.drop(deadline_ms=100)
+    assert mover.release is not None
+    assert mover.release.reason == ReleaseReason.STUCK
+    assert "did not end" in away.until_said("WARN")
+    copied = node.counters()[0]["bytes_d2h"]
+    mover.set_target(0)
+    mover.until(lambda: mover.memory.applied == mover.target_number)
+    assert mover.memory.resident == mover.allocated
+    assert copied == node.counters()[0]["bytes_d2h"]
+    # AND it goes on beside the others when the work ends after all, and can then be moved as any other
+    mover.set_target(mover.allocated)
+    assert away.ask("unhang")
+    assert away.ask("verify") == 0
+    mover.grant()
+    mover.swap_out(0)
+    mover.swap_in()
+    assert mover.in_turn(away, "verify") == 0

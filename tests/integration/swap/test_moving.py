@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,15 @@ def held(node: sim.SimNode) -> int:
     """Bytes of allocations on the card: all but what contexts take."""
     gpu = node.counters()[0]
     return int(gpu["memory_used"]) - len([each for each in gpu["contexts"] if each["context"]]) * 1009 * MIB
+
+
+def buffers(node: sim.SimNode, task: Task, at_least: int = 0) -> int:
+    """Page-locked bytes on the host, once there are so many."""
+    deadline = time.monotonic() + 30
+    while (size := int(node.process_counters()[0][task.process.pid]["pinned_bytes"])) < at_least:
+        assert time.monotonic() < deadline, size
+        time.sleep(0.005)
+    return size
 
 
 def test_memory_leaves_and_returns_as_it_was(node: sim.SimNode, mover: Mover, start: Start) -> None:
@@ -79,9 +89,31 @@ def test_only_what_must_leave_is_copied_and_only_once(node: sim.SimNode, mover: 
     assert node.counters()[0]["bytes_d2h"] - before >= 510 * MIB
 
 
+def test_buffers_are_ready_before_memory_has_to_leave(node: sim.SimNode, mover: Mover, start: Start) -> None:
+    # GIVEN a task in its turn, with memory of all sizes
+    task = start()
+    mover.in_turn(task, "allocate", 20, 7)
+    total = mover.allocated
+    leaving = total * 2 // 3
+    copied = node.counters()[0]["bytes_d2h"]
+    # WHEN it hears how much may have to leave after it THEN buffers for that are made while it runs, and nothing moves
+    for announced in (leaving // 4, leaving):
+        mover.prepare(announced)
+        made = buffers(node, task, at_least=announced)
+        assert announced <= made < announced + 140 * MIB
+    assert task.ask("verify") == 0
+    assert (mover.memory.resident, mover.target_number) == (total, 0)
+    # AND when it leaves, no other ones are needed
+    mover.swap_out(total - leaving)
+    assert buffers(node, task) == made
+    assert node.counters()[0]["bytes_d2h"] - copied >= leaving
+    mover.swap_in()
+    assert mover.in_turn(task, "verify") == 0
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("backend", [MAPPED], ids=["mapped"])
+@pytest.mark.parametrize("backend", [MAPPED, UNIFIED], ids=["mapped", "unified"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_contents_survive_hundreds_of_rounds(
     node: sim.SimNode, mover: Mover, start: Start, seed: int, backend: dict[str, str]
@@ -89,7 +121,7 @@ def test_contents_survive_hundreds_of_rounds(
     # GIVEN a task that changes, frees and takes memory
     task, chooser = start(**backend), random.Random(seed)
     mover.in_turn(task, "allocate", 16, seed)
-    for _ in range(300):
+    for _ in range(200):
         # WHEN again and again parts of its memory leave, return, leave before they have returned
         mover.drop()
         for _ in range(chooser.randint(1, 3)):
@@ -195,6 +227,8 @@ def test_unified_memory_leaves_and_returns_by_prefetches(node: sim.SimNode, move
     # GIVEN a task whose memory is the driver's to move
     task = start(**UNIFIED)
     mover.in_turn(task, "allocate", 12, 3)
+    assert mover.hello is not None
+    assert mover.hello.flags == 3  # it can move, and may be larger than the card
     total = mover.allocated
     before = node.counters()[0]
     # WHEN it leaves and returns THEN that is done by prefetches, not by faults, and nobody can tell

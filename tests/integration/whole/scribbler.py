@@ -1,9 +1,9 @@
 """Keeps device memory of random sizes and contents, changes it now and then, and knows what every byte must be.
 
-    python scribbler.py --seed N --bytes MIB [--rounds N] [--pause MS]
+    python scribbler.py --seed N --bytes MIB [--pause MS]
 
-One line per round ("round N"); at the end every byte is read back. On the first difference: exit 1, and a line that
-says where.
+One line per round ("round N"); when standard input ends every byte is read back. On the first difference: exit 1, and a
+line that says where.
 """
 
 from __future__ import annotations
@@ -107,23 +107,24 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--bytes", type=int, required=True, help="MiB to keep at most")
-    parser.add_argument("--rounds", type=int, default=1 << 30)
     parser.add_argument(
-        "--pause", type=float, default=30.0, help="ms of idleness after each round, so that turns change"
+        "--pause", type=float, default=36.0, help="ms of idleness after each round, so that turns change"
     )
     arguments = parser.parse_args()
-    pause = threading.Event()
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     with Context(Driver()) as context:
         launch = context.load(PTX).launcher("nvs_spin", 100_000, elements=1)
         scribbler = Scribbler(context, arguments.seed, arguments.bytes * MIB)
         while scribbler.held < arguments.bytes * MIB * 3 // 4:
             scribbler.allocate()
         print("filled", flush=True)
-        for number in range(arguments.rounds):
+        number = 0
+        while not ended.wait(arguments.pause / 1000):
             context.driver.check("cuLaunchKernel", launch())
             scribbler.round()
             print(f"round {number}", flush=True)
-            pause.wait(arguments.pause / 1000)
+            number += 1
         scribbler.check_all()
         print("PASS", flush=True)
 
