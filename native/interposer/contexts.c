@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "backing.h"
+#include "clock.h"
 #include "gate.h"
 #include "link.h"
 #include "meter.h"
@@ -11,6 +12,7 @@
 
 /* Work that still runs this long after its context's end was asked for is left to the driver. */
 #define END_WAIT_MS 10000
+#define ROOM_WAIT_NS (5 * NVS_NS_PER_S)
 
 /* The primary context of a device is shared by all who retain it; only the last release ends it. */
 struct primary {
@@ -53,6 +55,19 @@ NVS_EXPORT CUresult cuInit(unsigned flags)
 
 /* ---- creating ---- */
 
+/* The scheduler keeps room for one more context on a card whose memory is short. Where two come at once the second
+ * waits until others have made room again. */
+#define WHEN_THERE_IS_ROOM(device, call)                                                                               \
+	({                                                                                                             \
+		uint64_t pause = 0, deadline = nvs_now_ns() + ROOM_WAIT_NS;                                            \
+		CUresult made = (call);                                                                                \
+		while (made == CUDA_ERROR_OUT_OF_MEMORY && nvs_link_is_counted(device) && nvs_now_ns() < deadline) {   \
+			nvs_sleep_growing(&pause);                                                                     \
+			made = (call);                                                                                 \
+		}                                                                                                      \
+		made;                                                                                                  \
+	})
+
 #define CREATE_CONTEXT(name, params, args)                                                                             \
 	NVS_EXPORT CUresult name params                                                                                \
 	{                                                                                                              \
@@ -60,7 +75,7 @@ NVS_EXPORT CUresult cuInit(unsigned flags)
 		nvs_inside++;                                                                                          \
 		CUresult result = nvs_link_attach(device);                                                             \
 		if (result == CUDA_SUCCESS)                                                                            \
-			result = nvs_real.name args;                                                                   \
+			result = WHEN_THERE_IS_ROOM(device, nvs_real.name args);                                       \
 		if (result == CUDA_SUCCESS)                                                                            \
 			nvs_context_created(*ctx, device);                                                             \
 		nvs_inside--;                                                                                          \
@@ -73,6 +88,25 @@ CREATE_CONTEXT(cuCtxCreate_v3, (CUcontext * ctx, void *affinity, int count, unsi
 	(ctx, affinity, count, flags, device))
 CREATE_CONTEXT(
 	cuCtxCreate_v4, (CUcontext * ctx, void *params, unsigned flags, CUdevice device), (ctx, params, flags, device))
+
+CREATE_CONTEXT(cuGLCtxCreate, (CUcontext * ctx, unsigned flags, CUdevice device), (ctx, flags, device))
+CREATE_CONTEXT(cuGLCtxCreate_v2, (CUcontext * ctx, unsigned flags, CUdevice device), (ctx, flags, device))
+CREATE_CONTEXT(cuVDPAUCtxCreate, (CUcontext * ctx, unsigned flags, CUdevice device, cuuint32_t display, void *get),
+	(ctx, flags, device, display, get))
+CREATE_CONTEXT(cuVDPAUCtxCreate_v2, (CUcontext * ctx, unsigned flags, CUdevice device, cuuint32_t display, void *get),
+	(ctx, flags, device, display, get))
+
+/* A green context is a part of the primary one, which it retains; memory and streams belong to that. */
+NVS_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, unsigned flags)
+{
+	NVS_PASS_INSIDE(cuGreenCtxCreate, (green, resources, device, flags));
+	nvs_inside++;
+	CUresult result = nvs_link_attach(device);
+	if (result == CUDA_SUCCESS)
+		result = nvs_real.cuGreenCtxCreate(green, resources, device, flags);
+	nvs_inside--;
+	return result;
+}
 
 /* True when the context is new, or was reset. */
 static bool note_retained(CUdevice device, CUcontext context)
@@ -95,7 +129,7 @@ NVS_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device)
 	nvs_inside++;
 	CUresult result = nvs_link_attach(device);
 	if (result == CUDA_SUCCESS)
-		result = nvs_real.cuDevicePrimaryCtxRetain(ctx, device);
+		result = WHEN_THERE_IS_ROOM(device, nvs_real.cuDevicePrimaryCtxRetain(ctx, device));
 	if (result == CUDA_SUCCESS && note_retained(device, *ctx))
 		nvs_context_created(*ctx, device);
 	nvs_inside--;

@@ -371,6 +371,7 @@ void nvs_link_release(CUdevice device, uint64_t bytes, uint64_t resident)
 		nvs_link_send_memory(gpu); /* at once: when the free returns, a sibling in the same quota may ask */
 	}
 	pthread_mutex_unlock(&nvs_link.lock);
+	nvs_mover_kick(); /* what is away may come into the room */
 }
 
 void nvs_link_pinned(CUdevice device, int64_t delta)

@@ -183,6 +183,16 @@ KEEP_ON_CARD(
 KEEP_ON_CARD(cuMemGetHandleForAddressRange,
 	(void *handle, CUdeviceptr p, size_t size, int type, unsigned long long flags), (handle, p, size, type, flags),
 	p, size)
+KEEP_ON_CARD(cuMulticastBindAddr,
+	(CUmemGenericAllocationHandle group, size_t offset, CUdeviceptr p, size_t size, unsigned long long flags),
+	(group, offset, p, size, flags), p, size)
+KEEP_ON_CARD(cuMulticastBindAddr_v2,
+	(CUmemGenericAllocationHandle group, CUdevice device, size_t offset, CUdeviceptr p, size_t size,
+		unsigned long long flags),
+	(group, device, offset, p, size, flags), p, size)
+KEEP_ON_CARD(cuLogicalEndpointBindAddr,
+	(cuuint32_t endpoint, CUdevice device, cuuint64_t offset, void *p, cuuint64_t size, unsigned long long flags),
+	(endpoint, device, offset, p, size, flags), (uintptr_t)p, size)
 
 /* ---- sharing between processes ---- */
 

@@ -6,8 +6,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "env.h"
 #include "libc_symbols.h"
 #include "log.h"
+#include "unknown.h"
 
 struct nvs_real nvs_real;
 struct nvs_real_nvml nvs_nvml;
@@ -69,7 +71,7 @@ static const struct hook nvml_hooks[] = {
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* Power of two and at least four times the hooks, so that a probe is short. */
-#define SLOTS 1024u
+#define SLOTS 2048u
 _Static_assert(COUNT(driver_hooks) * 4 < SLOTS, "grow SLOTS");
 
 /* Name -> is it hooked? Filled at the first lookup, then only read. */
@@ -208,6 +210,7 @@ bool nvs_resolve_nvml(void)
 void nvs_resolve_after_fork(void)
 {
 	pthread_mutex_init(&resolve_lock, NULL);
+	nvs_unknown_after_fork();
 	nvs_inside = 0;
 }
 
@@ -232,15 +235,26 @@ static void *answer(const struct hook *hook, void *real)
 	return wrapper != real ? wrapper : NULL;
 }
 
+/* Without a hook it is the driver's own, or one that we do not know. */
+static void note_lookup(void *handle, const char *name)
+{
+	bool is_driver = name != NULL && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+	if (is_driver && atomic_load(&driver_state) == RESOLVED && nvs_env()->debug)
+		nvs_unknown_note(name, nvs_libc_dlsym(handle, name));
+}
+
 __attribute__((visibility("hidden"), used)) void *nvs_route_dlsym(void *handle, const char *name)
 {
 	find_libc();
 	const struct hook *hook = hook_named(name);
 	/* RTLD_NEXT depends on who asks: the jump that follows keeps it right, and finds us or the driver as the link
 	 * order says. */
-	if (hook == NULL || nvs_inside || handle == RTLD_NEXT)
+	if (nvs_inside || handle == RTLD_NEXT)
 		return NULL;
-	return answer(hook, nvs_libc_dlsym(handle, name));
+	if (hook != NULL)
+		return answer(hook, nvs_libc_dlsym(handle, name));
+	note_lookup(handle, name);
+	return NULL;
 }
 
 __attribute__((visibility("hidden"), used)) void *nvs_route_dlvsym(void *handle, const char *name, const char *version)
@@ -254,13 +268,21 @@ __attribute__((visibility("hidden"), used)) void *nvs_route_dlvsym(void *handle,
 
 /* ---- cuGetProcAddress: ask the driver, then put our wrapper in the place of what it returned ---- */
 
+static void *in_place_of(const char *name, void *real)
+{
+	void *wrapper = nvs_wrapper_for(real);
+	if (wrapper == real)
+		nvs_unknown_note(name, real);
+	return wrapper;
+}
+
 NVS_EXPORT CUresult cuGetProcAddress(const char *name, void **pfn, int version, cuuint64_t flags)
 {
 	if (!nvs_resolve_driver() || nvs_real.cuGetProcAddress == NULL)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	CUresult result = nvs_real.cuGetProcAddress(name, pfn, version, flags);
 	if (result == CUDA_SUCCESS && pfn != NULL && *pfn != NULL)
-		*pfn = nvs_wrapper_for(*pfn);
+		*pfn = in_place_of(name, *pfn);
 	return result;
 }
 
@@ -271,6 +293,6 @@ NVS_EXPORT CUresult cuGetProcAddress_v2(
 		return CUDA_ERROR_NOT_INITIALIZED;
 	CUresult result = nvs_real.cuGetProcAddress_v2(name, pfn, version, flags, status);
 	if (result == CUDA_SUCCESS && pfn != NULL && *pfn != NULL)
-		*pfn = nvs_wrapper_for(*pfn);
+		*pfn = in_place_of(name, *pfn);
 	return result;
 }

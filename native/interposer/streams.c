@@ -72,9 +72,12 @@ static bool is_handle(CUstream stream)
 struct nvs_context *nvs_context_of(CUstream stream)
 {
 	CUcontext handle = NULL;
+	CUgreenCtx green;
 	CUresult found = CUDA_ERROR_NOT_SUPPORTED;
 	if (!is_handle(stream))
 		found = nvs_real.cuCtxGetCurrent(&handle);
+	else if (nvs_real.cuStreamGetCtx_v2 != NULL) /* of a green context's stream: the primary one */
+		found = nvs_real.cuStreamGetCtx_v2(stream, &handle, &green);
 	else if (nvs_real.cuStreamGetCtx != NULL)
 		found = nvs_real.cuStreamGetCtx(stream, &handle);
 	return found == CUDA_SUCCESS && handle != NULL ? context_for(handle) : NULL;
@@ -250,6 +253,9 @@ BEGIN_CAPTURE_PT(cuStreamBeginCaptureToGraph,
 	(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t count,
 		CUstreamCaptureMode mode),
 	(stream, graph, deps, edges, count, mode))
+BEGIN_CAPTURE_PT(cuStreamBeginRecaptureToGraph,
+	(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, void *differs, void *data),
+	(stream, mode, graph, differs, data))
 
 /* An attempt to end it from the wrong thread leaves the capture as it was. */
 #define END_CAPTURE(name, where)                                                                                       \
@@ -320,6 +326,15 @@ NVS_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags,
 {
 	REAL_OR_FAIL(cuStreamCreateWithPriority);
 	CUresult result = nvs_real.cuStreamCreateWithPriority(stream, flags, priority);
+	if (result == CUDA_SUCCESS)
+		stream_created(*stream);
+	return result;
+}
+
+NVS_EXPORT CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned flags, int priority)
+{
+	REAL_OR_FAIL(cuGreenCtxStreamCreate);
+	CUresult result = nvs_real.cuGreenCtxStreamCreate(stream, green, flags, priority);
 	if (result == CUDA_SUCCESS)
 		stream_created(*stream);
 	return result;

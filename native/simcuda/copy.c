@@ -184,6 +184,13 @@ NVS_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
 }
 NVS_PT(cuMemcpy2DAsync_v2, _ptsz, (const CUDA_MEMCPY2D *copy, CUstream stream), (copy, stream))
 
+NVS_API cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, void *attrs, CUstream stream)
+{
+	return cuMemcpyAsync(dst, src, n, stream);
+}
+NVS_PT(cuMemcpyWithAttributesAsync, _ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t n, void *attrs, CUstream stream),
+	(dst, src, n, attrs, stream))
+
 NVS_API cuMemcpyBatchAsync_v2(void *dsts, void *srcs, size_t *sizes, size_t count, void *attrs, size_t *indices,
 	size_t attr_count, CUstream stream)
 {

@@ -137,6 +137,12 @@ NVS_API cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *data)
 }
 NVS_PT(cuLaunchHostFunc, _ptsz, (CUstream stream, CUhostFn fn, void *data), (stream, fn, data))
 
+NVS_API cuLaunchHostFunc_v2(CUstream stream, CUhostFn fn, void *data, unsigned mode)
+{
+	return submit(stream, fn, NULL, data);
+}
+NVS_PT(cuLaunchHostFunc_v2, _ptsz, (CUstream stream, CUhostFn fn, void *data, unsigned mode), (stream, fn, data, mode))
+
 NVS_API cuStreamAddCallback(CUstream stream, CUstreamCallback fn, void *data, unsigned flags)
 {
 	return submit(stream, NULL, fn, data);

@@ -164,6 +164,13 @@ NVS_API cuStreamGetCtx(CUstream handle, CUcontext *ctx)
 }
 NVS_PT(cuStreamGetCtx, _ptsz, (CUstream stream, CUcontext *ctx), (stream, ctx))
 
+NVS_API cuStreamGetCtx_v2(CUstream stream, CUcontext *ctx, CUgreenCtx *green)
+{
+	*green = NULL;
+	return cuStreamGetCtx(stream, ctx);
+}
+NVS_PT(cuStreamGetCtx_v2, _ptsz, (CUstream stream, CUcontext *ctx, CUgreenCtx *green), (stream, ctx, green))
+
 NVS_API cuStreamGetFlags(CUstream handle, unsigned *flags)
 {
 	CUstream stream;

@@ -1,5 +1,6 @@
 /* Functions that exist and say that this card cannot do it: arrays, 3D copies, waits on memory, sharing between
- * processes, graphs built or changed node by node, textures, launches of the oldest kind. */
+ * processes, graphs built or changed node by node, textures, launches of the oldest kind, other interfaces' objects,
+ * parts of a card. */
 #include "sim.h"
 
 #define UNSUPPORTED(name, params)                                                                                      \
@@ -66,3 +67,54 @@ UNSUPPORTED(cuGraphExecMemsetNodeSetParams, (CUgraphExec exec, CUgraphNode node,
 UNSUPPORTED(cuGraphNodeSetParams, (CUgraphNode node, void *params))
 UNSUPPORTED(cuGraphExecNodeSetParams, (CUgraphExec exec, CUgraphNode node, void *params))
 UNSUPPORTED(cuTexObjectCreate, (void *texture, const void *resource, const void *sampling, const void *view))
+UNSUPPORTED(cuGraphAddBatchMemOpNode,
+	(CUgraphNode * node, CUgraph graph, const CUgraphNode *deps, size_t n, const void *ops))
+UNSUPPORTED(
+	cuGraphAddChildGraphNode, (CUgraphNode * node, CUgraph graph, const CUgraphNode *deps, size_t n, CUgraph child))
+UNSUPPORTED(cuGraphAddNode_v3,
+	(CUgraphNode * node, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t n, void *params))
+UNSUPPORTED(cuGraphBatchMemOpNodeSetParams, (CUgraphNode node, const void *ops))
+UNSUPPORTED(cuGraphClone, (CUgraph * clone, CUgraph graph))
+UNSUPPORTED(cuGraphExecBatchMemOpNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *ops))
+UNSUPPORTED(cuGraphExecChildGraphNodeSetParams, (CUgraphExec exec, CUgraphNode node, CUgraph child))
+UNSUPPORTED(cuGraphNodeSetParams_v2, (CUgraphNode node, void *params))
+UNSUPPORTED(cuTexRefSetAddress2D_v2, (void *texture, const CUDA_ARRAY_DESCRIPTOR *desc, CUdeviceptr p, size_t pitch))
+UNSUPPORTED(cuTexRefSetAddress2D_v3, (void *texture, const CUDA_ARRAY_DESCRIPTOR *desc, CUdeviceptr p, size_t pitch))
+UNSUPPORTED(cuTexRefSetAddress_v2, (size_t *offset, void *texture, CUdeviceptr p, size_t n))
+
+UNSUPPORTED_PT(cuGraphicsMapResources, _ptsz, (unsigned count, void *resources, CUstream stream))
+UNSUPPORTED_PT(cuGraphicsUnmapResources, _ptsz, (unsigned count, void *resources, CUstream stream))
+UNSUPPORTED_PT(
+	cuMemBatchDecompressAsync, _ptsz, (void *params, size_t count, unsigned flags, size_t *fail, CUstream stream))
+UNSUPPORTED_PT(cuMemDiscardAndPrefetchBatchAsync, _ptsz,
+	(CUdeviceptr * ps, size_t *sizes, size_t count, CUmemLocation *to, size_t *indices, size_t to_count,
+		unsigned long long flags, CUstream stream))
+UNSUPPORTED_PT(cuMemDiscardBatchAsync, _ptsz,
+	(CUdeviceptr * ps, size_t *sizes, size_t count, unsigned long long flags, CUstream stream))
+UNSUPPORTED_PT(cuMemMapArrayAsync, _ptsz, (void *list, unsigned count, CUstream stream))
+UNSUPPORTED_PT(cuMemPrefetchBatchAsync, _ptsz,
+	(CUdeviceptr * ps, size_t *sizes, size_t count, CUmemLocation *to, size_t *indices, size_t to_count,
+		unsigned long long flags, CUstream stream))
+UNSUPPORTED_PT(
+	cuMemcpy3DBatchAsync, _ptsz, (size_t count, void *ops, size_t *fail, unsigned long long flags, CUstream stream))
+UNSUPPORTED_PT(cuMemcpy3DBatchAsync_v2, _ptsz, (size_t count, void *ops, unsigned long long flags, CUstream stream))
+UNSUPPORTED_PT(cuMemcpy3DWithAttributesAsync, _ptsz, (void *op, unsigned long long flags, CUstream stream))
+UNSUPPORTED_PT(cuSignalExternalSemaphoresAsync, _ptsz,
+	(const void *semaphores, const void *params, unsigned count, CUstream stream))
+UNSUPPORTED_PT(cuWaitExternalSemaphoresAsync, _ptsz,
+	(const void *semaphores, const void *params, unsigned count, CUstream stream))
+
+UNSUPPORTED(cuGLCtxCreate, (CUcontext * ctx, unsigned flags, CUdevice device))
+UNSUPPORTED(cuGLCtxCreate_v2, (CUcontext * ctx, unsigned flags, CUdevice device))
+UNSUPPORTED(cuGreenCtxCreate, (CUgreenCtx * green, void *resources, CUdevice device, unsigned flags))
+UNSUPPORTED(cuGreenCtxStreamCreate, (CUstream * stream, CUgreenCtx green, unsigned flags, int priority))
+UNSUPPORTED(cuLogicalEndpointBindAddr,
+	(cuuint32_t endpoint, CUdevice device, cuuint64_t offset, void *p, cuuint64_t size, unsigned long long flags))
+UNSUPPORTED(cuMulticastBindAddr,
+	(CUmemGenericAllocationHandle group, size_t offset, CUdeviceptr p, size_t size, unsigned long long flags))
+UNSUPPORTED(cuMulticastBindAddr_v2, (CUmemGenericAllocationHandle group, CUdevice device, size_t offset, CUdeviceptr p,
+					    size_t size, unsigned long long flags))
+UNSUPPORTED_PT(cuStreamBeginRecaptureToGraph, _ptsz,
+	(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, void *differs, void *data))
+UNSUPPORTED(cuVDPAUCtxCreate, (CUcontext * ctx, unsigned flags, CUdevice device, cuuint32_t display, void *get))
+UNSUPPORTED(cuVDPAUCtxCreate_v2, (CUcontext * ctx, unsigned flags, CUdevice device, cuuint32_t display, void *get))

@@ -19,7 +19,7 @@ class Card:
 
     uuid: str
     name: str
-    total: int
+    total: int  # bytes that processes can have
 
 
 class CardSource(Protocol):
@@ -55,7 +55,7 @@ class NvmlCards:
 
     def cards(self) -> list[Card]:
         return [
-            Card(uuid, _text(pynvml.nvmlDeviceGetName(handle)), int(pynvml.nvmlDeviceGetMemoryInfo(handle).total))
+            Card(uuid, _text(pynvml.nvmlDeviceGetName(handle)), _usable(handle))
             for uuid, handle in self._handles.items()
         ]
 
@@ -73,6 +73,15 @@ class NvmlCards:
 
     def close(self) -> None:
         pynvml.nvmlShutdown()
+
+
+def _usable(handle: Any) -> int:
+    """The card's memory without what the driver keeps for itself, where it tells."""
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except (pynvml.NVMLError, AttributeError):  # an older driver, or an older binding
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return int(memory.total) - int(memory.reserved)
 
 
 def _instances() -> Iterator[Any]:
