@@ -1,0 +1,83 @@
+"""Every function of the driver is classified, and every one that matters is hooked or says why not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SIMULATED = ROOT / "native/simcuda/exports.def"
+# Classes of which a function is hooked, or has a reason of weight.
+ACTING = ("ALLOCATES", "FREES", "SUBMITS", "NAMES", "REPORTS", "CONTEXT", "RESOLVES")
+NO_REASON = ("HOOKED", "NOTHING", "OBJECT")  # for those
+
+
+@pytest.fixture(scope="module")
+def surface(tool: ModuleType) -> Any:
+    return tool.read_surface(tool.SURFACE.read_text())
+
+
+@pytest.fixture(scope="module")
+def hooks(tool: ModuleType) -> dict[str, str]:
+    found: dict[str, str] = tool.read_hooks(tool.HOOKS.read_text())
+    return found
+
+
+def test_no_function_is_unclassified(surface: Any) -> None:
+    # GIVEN the table WHEN it is read THEN every function has a class and a reason that the table defines
+    assert len(surface.functions) > 500
+    strangers = [
+        each.name for each in surface.functions if each.kind not in surface.kinds or each.reason not in surface.reasons
+    ]
+    assert strangers == []
+
+
+def test_functions_that_act_are_hooked_or_say_why_not(surface: Any, hooks: dict[str, str]) -> None:
+    # GIVEN all functions that allocate, free, submit, name memory, report, make contexts or find functions
+    acting = [each for each in surface.functions if each.kind in ACTING]
+    # WHEN one has no hook, in any of its variants
+    unhooked = [each for each in acting if any(hooks.get(symbol, "CALL") == "CALL" for symbol in each.symbols)]
+    # THEN its reason is a real one
+    assert [each.name for each in unhooked if each.reason in NO_REASON] == []
+
+
+def test_table_and_hooks_agree(surface: Any, hooks: dict[str, str]) -> None:
+    hooked = {name for name, kind in hooks.items() if kind != "CALL"}
+    # THEN the table knows every function of the list, those that we only call as well
+    assert set(hooks) - set(surface.symbols) == set()
+    # AND says HOOKED of exactly those that are
+    assert {symbol for symbol, each in surface.symbols.items() if each.reason == "HOOKED"} == hooked
+
+
+def test_generated_wrappers_fit_the_class(surface: Any, hooks: dict[str, str]) -> None:
+    # THEN what passes the gate as work is classified as work, what waits for its memory as naming memory,
+    # AND nothing that is said to pass has a wrapper
+    fits = {
+        "SUBMIT": {"SUBMITS"},
+        "NEEDS": {"NAMES"},
+        "HOOK": {*ACTING, "LIFE"} - {"SUBMITS"},
+        "CALL": set(surface.kinds),
+    }
+    assert [name for name, kind in hooks.items() if surface.symbols[name].kind not in fits[kind]] == []
+
+
+def test_every_reason_is_given_by_some_function(surface: Any) -> None:
+    assert set(surface.reasons) == {each.reason for each in surface.functions}
+
+
+def test_simulated_driver_has_nothing_that_the_real_one_has_not(surface: Any) -> None:
+    # GIVEN the list of what the simulated driver exports, and since when
+    line = re.compile(r"^NVS_SYMBOL(?:_PT)?\(\w+, (\w+),(?: _pt\w+,)? (\d+)\)", re.MULTILINE)
+    simulated = {name: int(since) for name, since in line.findall(SIMULATED.read_text())}
+    # THEN the real one has it since the same release
+    assert simulated
+    assert simulated == {name: surface.symbols[name].since for name in simulated if name in surface.symbols}
+
+
+def test_table_is_as_the_tool_writes_it(tool: ModuleType, surface: Any, hooks: dict[str, str]) -> None:
+    # GIVEN the table WHEN the tool runs without headers THEN nothing changes
+    assert tool.write_surface(tool.merge(surface, [], hooks)) == tool.SURFACE.read_text()
