@@ -76,8 +76,18 @@ def retarget(place: Attachment, target: int) -> int:
     return place.number
 
 
+def expect_context(place: Attachment, settings: Settings) -> None:
+    """A process needs some of the card before it can ask for anything: as much as the largest one here, until measured.
+    Others make room for it."""
+    gpu = place.gpu
+    if gpu.declared is None and gpu.largest_context:
+        measure_context(place, gpu.largest_context, settings)
+        gpu.expecting.add(place.client.id)
+
+
 def measure_context(place: Attachment, size: int, settings: Settings) -> None:
     gpu = place.gpu
+    gpu.expecting.discard(place.client.id)
     gpu.contexts += size - place.context
     place.context = size
     gpu.largest_context = max(gpu.largest_context, size)

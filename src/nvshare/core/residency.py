@@ -59,11 +59,12 @@ class Residency:
                 DenyMemory(place.client.id, gpu.uuid, request.number, size, denial.limit, denial.reason)
             )
             return False
+        growth = place.need_with(size) - place.need
         if gpu.allocated + gpu.wanted + size > gpu.capacity:
             if place.client.can_swap and place.standing not in ON_THE_CARD:
                 if place.target > place.allocated:
                     self._tell(place, place.allocated)  # the new bytes come into being when its turn comes
-            elif size and (not first or limit(gpu) - gpu.held < place.need_with(size) - place.need):
+            elif growth and (not first or limit(gpu) - gpu.held < growth):
                 gpu.pending.append(request)
                 gpu.wanted += size
                 place.wanted += size
@@ -95,7 +96,7 @@ class Residency:
             want = stays + extra(place)
             stakes.append(Stake(claim, want, stays, place.bound, place.held, evictable, lacks=not place.whole))
         most = limit(gpu)
-        for index, target in steps(stakes, plan(stakes, most, _room_for_a_context(gpu)), most):
+        for index, target in steps(stakes, plan(stakes, most, pressed=bool(gpu.expecting)), most):
             place = places[index]
             if target < place.bound or not place.whole:  # else it is room for what it has asked for
                 self._tell(place, min(target, place.allocated))
@@ -143,12 +144,6 @@ class Residency:
         elif place.confirm_by is None:
             place.confirm_by = self.node.now + self.node.settings.drain_deadline
         self.node.commands.append(SetResidency(place.client.id, place.gpu.uuid, number, target))
-
-
-def _room_for_a_context(gpu: GpuState) -> int:
-    """Where memory is short anyhow: the next process needs some of the card before it can ask for anything."""
-    short = oversubscribed(gpu) and len(gpu.attachments) > 1
-    return gpu.largest_context if gpu.declared is None and short else 0
 
 
 def can_ever_run(client: Client) -> bool:

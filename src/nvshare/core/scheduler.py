@@ -171,6 +171,7 @@ class Scheduler:
             place = client.gpus[gpu.uuid] = gpu.attachments[client.id] = Attachment(client, gpu)
             place.measured_at = client.active(self._node.now)
             ledger.adopt(place, held.allocated, held.resident)
+            ledger.expect_context(place, self._node.settings)
             self._limits.send_memory(client, gpu)
             self._log(
                 Level.INFO,
@@ -279,10 +280,11 @@ class Scheduler:
         moved = max(0, out - place.swapped_out) + max(0, into - place.swapped_in)
         self._node.counters.swapped_bytes += moved
         place.swapped_out, place.swapped_in = out, into
-        active = place.client.active(event.now)
-        demand = measured(place.demand, event.occupied - place.occupied, active - place.measured_at)
-        place.measured_at = active
-        self._turns.demand_changed(place, demand)
+        if event.occupied > place.occupied or event.submissions == place.submissions:  # else it is not measured yet
+            active = place.client.active(event.now)
+            demand = measured(place.demand, event.occupied - place.occupied, active - place.measured_at)
+            place.measured_at = active
+            self._turns.demand_changed(place, demand)
         place.occupied, place.submissions, place.window = event.occupied, event.submissions, event.window
 
     # --- settings and quotas

@@ -23,7 +23,7 @@ from nvshare.core.settings import SIZE_MAX, Priority, Settings
 
 STORY_LENGTH = 40  # events remembered for the message of a broken invariant
 CORE_LIMIT_DEFAULT = 100
-DEMAND_UNKNOWN = 0.5  # of a client that was not measured yet
+DEMAND_UNKNOWN = 1.0  # of a client that was not measured yet
 UNTOLD = SIZE_MAX  # the target of a client that was never given one: all that it is granted
 
 
@@ -206,6 +206,7 @@ class GpuState:
     host: int = 0
     contexts: int = 0
     largest_context: int = 0  # ever measured here
+    expecting: set[int] = field(default_factory=set)  # clients that are about to make a context
 
     stall: float = 0.0  # what a switch keeps the card from working, seconds
     stalls: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))  # of the last switches

@@ -139,7 +139,7 @@ class Turns:
     def reconsider(self, gpu: GpuState, foreseen: bool = False) -> None:
         """Memory or capacity changed: does this card still run the way it should? ``foreseen``: the queue's guarantees
         hold as before."""
-        open_questions = gpu.queue or gpu.lacking or gpu.pending or gpu.uuid in self._awaited
+        open_questions = gpu.queue or gpu.lacking or gpu.pending or gpu.expecting or gpu.uuid in self._awaited
         if open_questions or takes_turns(self.node.settings, gpu) is not gpu.turns:
             self._look_again(gpu)
             if gpu.queue and not foreseen:
@@ -219,7 +219,7 @@ class Turns:
             self.rebound()
         elif gpu.pending and gpu.turns:
             self._drop_surplus(gpu)
-        if gpu.lacking or gpu.pending:
+        if gpu.lacking or gpu.pending or (gpu.expecting and self.node.settings.anti_thrash):
             for place in self.memory.move(gpu, self._waiters):
                 self._set_alarm(place.client)
 

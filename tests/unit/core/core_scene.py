@@ -65,8 +65,10 @@ class Scene:
         reserve_percent: int = 0,
         switch_time: SwitchTime = SwitchTime.FIXED,
         host_budget: int | None = None,
+        demand: float | None = None,
     ) -> None:
         self.now = 0.0
+        self.demand = demand  # of those who register, as if it had been measured before
         self.scheduler = Scheduler(
             Settings(
                 mode=mode,
@@ -120,7 +122,7 @@ class Scene:
         for gpu in held if can_swap else ():
             told = gpu.resident if gpu.resident < gpu.allocated else UNTOLD
             self.memory[client, gpu.gpu] = Memory(gpu.allocated, 0, gpu.resident, told)
-        return self.send(
+        answer = self.send(
             e.ClientRegistered(
                 self.now,
                 client,
@@ -137,6 +139,9 @@ class Scene:
                 oversize=oversize,
             )
         )
+        for place in self.scheduler._node.clients[client].gpus.values() if self.demand is not None else ():
+            place.demand = self.demand
+        return answer
 
     def mover(self, client: int, *sizes: int, gpus: tuple[str, ...] = (A,), works: bool = False) -> list[c.Command]:
         """A client that can move its memory, with so much of it on each of its cards; the last answer."""

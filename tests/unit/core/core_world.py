@@ -11,7 +11,7 @@ of steps, four small numbers each, so that any source of numbers drives it and a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -48,7 +48,8 @@ class World:
         self.programs: dict[int, Program] = {}
         self.wake: float | None = None
         self.open: dict[tuple[int, int], tuple[str, int]] = {}  # requests for memory without an answer
-        self.contexts: dict[tuple[int, str], int] = {}
+        self.contexts: dict[tuple[int, str], int] = {}  # measured, or expected of newcomers
+        self.largest_context: dict[str, int] = {}
         self.next_request = 0
         self.story: deque[tuple[e.Event, list[c.Command]]] = deque(maxlen=20)
         self._boot()
@@ -342,6 +343,7 @@ class World:
             held.target = held.resident if held.told else UNTOLD
         program.waits = False
         self.programs[program.id] = program
+        self._expect_contexts(program, program.gpus)
         answer = self.send(
             e.ClientRegistered(
                 self.now,
@@ -360,6 +362,10 @@ class World:
             self.settings = self.settings.changed(anti_thrash=True)  # it cannot run freely, so nobody does
         assert isinstance(own[0], c.SchedOn if self.settings.anti_thrash else c.SchedOff)
         assert [command.gpu for command in own if isinstance(command, c.SetLimit)] == [held.gpu for held in gpus]
+
+    def _expect_contexts(self, program: Program, uuids: Iterable[str]) -> None:
+        for uuid in uuids:
+            self.contexts[(program.id, uuid)] = self.largest_context.get(uuid, 0)
 
     def come_back_swapped_out(self, a: int, b: int, d: int) -> None:
         """A client of an earlier scheduler brings so much that the card is oversubscribed, half of it on the host."""
@@ -391,7 +397,9 @@ class World:
         if program is None:
             return
         uuid = UUIDS[b % len(UUIDS)]
-        program.gpus.setdefault(uuid, Held())
+        if uuid not in program.gpus:
+            program.gpus[uuid] = Held()
+            self._expect_contexts(program, [uuid])
         self.send(e.GpuAttached(self.now, program.id, (e.HeldGpu(uuid),)))
 
     def go(self, a: int, b: int, d: int) -> None:
@@ -622,6 +630,7 @@ class World:
         uuid = list(program.gpus)[b % len(program.gpus)]
         size = (d % 8) * 40 * MIB
         self.contexts[(program.id, uuid)] = size
+        self.largest_context[uuid] = max(size, self.largest_context.get(uuid, 0))
         self.send(e.ContextMeasured(self.now, program.id, uuid, size))
 
     def report_usage(self, a: int, b: int, d: int) -> None:
@@ -701,6 +710,7 @@ class World:
             return
         survivors = [program for i, program in enumerate(self.programs.values()) if (b >> i & 3) != 3]
         self.programs, self.contexts, self.wake, self.open = {}, {}, None, {}
+        self.largest_context = {}
         for held in chain.from_iterable(program.gpus.values() for program in survivors):
             while held.inbox:
                 held.read()

@@ -85,7 +85,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                         "pinned": 0,
                         "context": 100 * MIB,
                         "occupied_s": 0.5,
-                        "demand": 0.5,
+                        "demand": 0.75,
                         "submissions": 77,
                         "window": 1024,
                         "swapped_out": 5,
@@ -155,7 +155,7 @@ def _no_switches() -> dict[str, object]:
 def _untouched(uuid: str) -> dict[str, object]:
     sizes = dict.fromkeys(("allocated", "resident", "host", "pinned", "context", "target", "moving", "requested"), 0)
     counts = dict.fromkeys(("submissions", "window", "swapped_out", "swapped_in"), 0)
-    return {"uuid": uuid, "occupied_s": 0.0, "demand": 0.5, **sizes, **counts}
+    return {"uuid": uuid, "occupied_s": 0.0, "demand": 1.0, **sizes, **counts}
 
 
 def test_turns_that_pass_from_client_to_client_are_counted() -> None:

@@ -255,7 +255,7 @@ def test_anti_thrash_off_frees_everybody_and_on_again_makes_them_ask_anew() -> N
 
 def test_memory_on_the_host_starts_turns_in_auto_mode_in_sets_that_fit() -> None:
     # GIVEN three clients that came back with more than the card declares, part of it on the host
-    scene = Scene(Mode.AUTO, declared=10 * GIB)
+    scene = Scene(Mode.AUTO, declared=10 * GIB, demand=0.5)
     for client in (1, 2, 3):
         scene.register(client, e.HeldGpu(A, 5 * GIB, 3 * GIB), can_swap=True)
 

@@ -2,7 +2,7 @@
 
 Guarantees: where memory makes clients take turns, those whose turns overlap do not want more of the card's time than
 there is, as far as is known: side by side they would only be slower, by what time-slicing costs. One may always run.
-Who was not measured yet counts as half busy: it runs beside one like it, but not beside a busy one.
+Who was not measured yet counts as busy.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Guarantees: who runs has all of its bytes and is told nothing; then those who wa
 turns, into what is left or what the ones after them can give up; nobody loses more than those before it need (least
 eviction), the last one in the order first. Who does not wait gets back only what nobody else claims. At no moment can
 the clients together have more on the card than it holds: a raise is paid from bytes that somebody has confirmed to
-have given up, in steps worth a message. Room that is kept free is used only by those who run or have all they need to.
+have given up, in steps worth a message.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Stake:
     lacks: bool = False  # some of it is not on the card yet
 
 
-def plan(stakes: Sequence[Stake], limit: int, spare: int = 0) -> list[int]:
-    """What each is to have in the end; ``stakes`` are in the order in which they will run. ``spare``: bytes to keep free
-    where nobody's turn needs them."""
+def plan(stakes: Sequence[Stake], limit: int, pressed: bool = False) -> list[int]:
+    """What each is to have in the end; ``stakes`` are in the order in which they will run. ``pressed``: what is too much
+    must go though nobody here waits for it."""
     goals = [stake.bound if stake.claim is Claim.RUNS else max(stake.bound, stake.fixed) for stake in stakes]
     left = limit - sum(stake.fixed for stake in stakes)
     floors = [stake.fixed for stake in stakes]
@@ -46,11 +46,11 @@ def plan(stakes: Sequence[Stake], limit: int, spare: int = 0) -> list[int]:
             continue
         share = stake.want - stake.fixed
         if stake.claim is Claim.NEXT:
-            share = share if share <= left else max(0, left - spare)
+            share = max(0, min(share, left))
         floors[index] = stake.fixed + share
         left -= share
-    needed = sum(max(floor, goal) for floor, goal in zip(floors, goals, strict=True)) - (limit - spare)
-    if any(
+    needed = sum(max(floor, goal) for floor, goal in zip(floors, goals, strict=True)) - limit
+    if pressed or any(
         floor > goal or (stake.claim is Claim.NEXT and stake.lacks)  # it was told to come, but the card has shrunk
         for stake, floor, goal in zip(stakes, floors, goals, strict=True)
     ):
@@ -59,7 +59,7 @@ def plan(stakes: Sequence[Stake], limit: int, spare: int = 0) -> list[int]:
             goals[index] -= given
             needed -= given
     goals = [max(floor, goal) for floor, goal in zip(floors, goals, strict=True)]
-    left = limit - spare - sum(goals)
+    left = limit - sum(goals)
     for index, stake in enumerate(stakes):
         more = max(0, min(left, stake.want - goals[index]))
         goals[index] += more
