@@ -1,10 +1,14 @@
 """On a real NVIDIA GPU: tasks that do not fit on a card declared small take turns, their memory moves at link speed.
 
-    python benchmarks/gpu/swap.py [--only pair,whole,three,wake,many] [--json FILE]
+    python benchmarks/gpu/swap.py [--only pair,whole,three,wake,many,unified] [--budget 215] [--json FILE]
 
 Needs PyTorch, 40 GiB of free memory on the card and 48 GiB on the host. Measures the link first, by plain driver calls.
 Builds the native part, starts schedulers of its own, ends everything it started. The card is never filled: it is only
 declared small.
+
+All processes are started at the beginning, because importing PyTorch takes longer than most of the measurements. The
+tests come in the order of their weight, and each row is printed and written as soon as it is measured: a run that is
+cut short keeps what it found. A test for which the budget has no time left is skipped and says so.
 """
 
 from __future__ import annotations
@@ -17,27 +21,36 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spine import ROOT, Scheduler, Worker, describe, workers
+from spine import ROOT, Scheduler, Worker, describe
 
+from nvshare import native
 from nvshare.client.connection import Connection
-from nvshare.lab.linkspeed import LinkSpeed, NotCalibrated
+from nvshare.lab.linkspeed import LinkSpeed
 from nvshare.lab.linkspeed import measure as measure_link
 from nvshare.lab.switches import Switch, SwitchWatch
 
 GIB = 1 << 30
-PAIR_SECONDS = 35.0  # of work for each of two tasks, alone
-THREE_SECONDS = 15.0
-WHOLE_SECONDS = 10.0
-PART_SECONDS = 3.0  # of work between two checks of all sums
+LARGE, SMALL = 11.9, 6.9  # GiB of the tasks' buffers: what people call 12 and 7 GiB, with room for the allocator
+PAIR_SECONDS = 26.0  # of work for each of two tasks, alone
+WHOLE_SECONDS = 6.0
+UNIFIED_SECONDS = 4.0
+THREE_SECONDS = 16.0  # of the clock
+WAKES = 8
 MANY_SWITCHES = 100
-WAKES = 6
 WARM_UP = 200  # adds
+SOLO_SECONDS = 2.0
+BATCH_SECONDS = 0.01  # the part of a turn that may go uncounted
+PATIENCE = 2.0  # times what a test should take, until it is given up
+GRACE = 10.0  # seconds beyond the budget that the last test may take
+
+Row = dict[str, Any]
 
 
 class DeclaredScheduler(Scheduler):
@@ -51,9 +64,6 @@ class DeclaredScheduler(Scheduler):
         self.env["NVSHARE_CARD_MEMORY"] = self._card_memory
         super().start()
 
-    def worker_env(self) -> dict[str, str]:
-        return {**super().worker_env(), "NVSHARE_SWAP": "on"}
-
     def status(self) -> dict[str, Any]:
         """Without a process of its own: it is asked for often."""
         with Connection(self.socket) as connection:
@@ -63,45 +73,35 @@ class DeclaredScheduler(Scheduler):
 
 @dataclass(frozen=True)
 class Bench:
-    """What all tests use: a place for files, and the link's calibrated speed."""
+    """What is measured once and used by all tests; ``solo`` holds adds per second of a native process, by GiB."""
 
-    directory: Path
     link: LinkSpeed
-
-    @contextlib.contextmanager
-    def card(self, gib: float) -> Iterator[DeclaredScheduler]:
-        place = Path(tempfile.mkdtemp(dir=self.directory))
-        scheduler = DeclaredScheduler(place, gib)
-        try:
-            yield scheduler
-        finally:
-            scheduler.stop()
-
-    def log(self) -> list[str]:
-        """The last lines of each scheduler."""
-        return [line for path in sorted(self.directory.glob("*/scheduler.log")) for line in _tail(path)]
+    solo: Mapping[float, float]
 
 
-def _tail(path: Path) -> list[str]:
-    return path.read_text().splitlines()[-80:]
+@dataclass(frozen=True)
+class Stage:
+    """One test's own scheduler and tasks. Each task has computed once, so that all its memory exists."""
+
+    scheduler: DeclaredScheduler
+    members: list[Worker]
+    gib: float
+    declared: float
+    ends_at: float  # on the monotonic clock: when its part of the budget is over
 
 
-def solo_speed(gib: float) -> float:
-    """Adds per second of a native process, alone."""
-    with workers({}) as (native,):
-        native.ask(do="prepare", workload="add", gib=gib)
-        its = native.ask(do="run", iterations=WARM_UP)["its"]
-        return float(native.ask(do="run", iterations=int(3 * its))["its"])
+@dataclass(frozen=True)
+class Test:
+    """So many tasks of so many GiB on a card declared at so many; ``seconds`` is what it takes in all, ``least`` what
+    it can be cut down to."""
 
-
-@contextlib.contextmanager
-def team(scheduler: Scheduler, gib: float, count: int) -> Iterator[list[Worker]]:
-    """Tasks that have computed once, so that all their memory exists."""
-    with workers(*(scheduler.worker_env() for _ in range(count))) as members:
-        for member in members:
-            if not member.ask(do="prepare", workload="add", gib=gib)["right"]:
-                raise RuntimeError("the first sums are wrong")
-        yield members
+    measure: Callable[[Bench, Stage], Iterator[Row]]
+    seconds: float
+    least: float | None = None
+    tasks: int = 2
+    gib: float = LARGE
+    declared: float = 16.0
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def together(members: list[Worker], iterations: int) -> list[dict[str, Any]]:
@@ -110,15 +110,14 @@ def together(members: list[Worker], iterations: int) -> list[dict[str, Any]]:
     return [member.receive() for member in members]
 
 
-def account(switches: list[Switch], link: LinkSpeed) -> dict[str, Any]:
-    """What the switches of a run moved and took, against the link. The first of each pair pins host memory for the
-    first time and is left out of the means."""
+def account(switches: list[Switch], link: LinkSpeed) -> Row:
+    """What the switches of a run moved and took, against the link. The first two count what came before the run too,
+    and page-lock host memory where that was not done ahead; they are shown, but left out of the means."""
     counted = switches[2:] or switches
     if not counted:
-        return {"switches": 0, "of_limit": 0.0, "stall_ratio": float("inf")}
-    limits = [link.seconds(switch.out_bytes, switch.in_bytes) for switch in counted]
+        return {"switches": 0, "largest_gib": 0.0, "of_limit": 0.0, "stall_ratio": float("inf")}
+    limit = statistics.fmean(link.seconds(switch.out_bytes, switch.in_bytes) for switch in counted)
     stall = statistics.fmean(switch.stall for switch in counted)
-    limit = statistics.fmean(limits)
     return {
         "switches": len(switches),
         "out_gib": round(statistics.fmean(switch.out_bytes for switch in counted) / GIB, 3),
@@ -133,151 +132,250 @@ def account(switches: list[Switch], link: LinkSpeed) -> dict[str, Any]:
     }
 
 
-def pair(bench: Bench) -> list[dict[str, Any]]:
-    """Two tasks of 12 GiB on a declared 16 GiB, all settings as they come."""
-    gib, declared = 11.9, 16.0
-    its = solo_speed(gib)
-    iterations = int(PAIR_SECONDS * its)
-    with bench.card(declared) as scheduler, team(scheduler, gib, 2) as members:
-        with SwitchWatch(scheduler.status) as watch:
-            answers = together(members, iterations)
-        allocated = sum(client["gpus"][0]["allocated"] for client in scheduler.status()["clients"])
-    costs = account(watch.switches, bench.link)
+def in_turns(bench: Bench, stage: Stage, seconds: float) -> tuple[Row, bool]:
+    """The tasks do so many seconds of work each; what their turns cost, and whether all sums are right."""
+    its = bench.solo[stage.gib]
+    iterations = int(seconds * its)
+    with SwitchWatch(stage.scheduler.status) as watch:
+        answers = together(stage.members, iterations)
     right = all(answer["right"] for answer in answers)
     ratio = max(answer["seconds"] for answer in answers) * its / iterations
-    most = allocated / GIB - declared + 0.5
-    return [
-        {
-            "test": "two 12 GiB tasks on 16 GiB",
-            "ratio": round(ratio, 4),
-            "right": right,
-            "most_gib": round(most, 3),
-            **costs,
-            "ok": right
-            and ratio <= 2.06
-            and costs["switches"] > 0
-            and costs["largest_gib"] <= most
-            and costs["of_limit"] >= 0.8,
-        }
-    ]
+    return {"ratio": round(ratio, 4), "right": right, **account(watch.switches, bench.link)}, right
 
 
-def whole(bench: Bench) -> list[dict[str, Any]]:
+def pair(bench: Bench, stage: Stage) -> Iterator[Row]:
+    """Two tasks of 12 GiB on a declared 16 GiB, all settings as they come."""
+    allocated = sum(client["gpus"][0]["allocated"] for client in stage.scheduler.status()["clients"])
+    most = round(allocated / GIB - stage.declared + 0.5, 3)
+    row, right = in_turns(bench, stage, PAIR_SECONDS)
+    few_bytes = row["switches"] > 0 and row["largest_gib"] <= most
+    yield {
+        "test": "two 12 GiB tasks on 16 GiB",
+        **row,
+        "most_gib": most,
+        "quantum_s": stage.scheduler.status()["gpus"][0]["quantum_s"],
+        "ok": right and few_bytes and row["ratio"] <= 2.06 and row["of_limit"] >= 0.8,
+    }
+
+
+def whole(bench: Bench, stage: Stage) -> Iterator[Row]:
     """Two tasks that each take the whole declared card: all of it changes places."""
-    gib, declared = 11.9, 12.0
-    its = solo_speed(gib)
-    with bench.card(declared) as scheduler, team(scheduler, gib, 2) as members:
-        scheduler.ctl("-T", "2")
-        with SwitchWatch(scheduler.status) as watch:
-            answers = together(members, int(WHOLE_SECONDS * its))
-    costs = account(watch.switches, bench.link)
+    stage.scheduler.ctl("-T", "2")
+    row, right = in_turns(bench, stage, WHOLE_SECONDS)
+    ok = right and row["switches"] > 0 and row["stall_ratio"] <= 1.3
+    yield {"test": "whole 12 GiB sets change places", **row, "ok": ok}
+
+
+def three(bench: Bench, stage: Stage) -> Iterator[Row]:
+    """Three tasks of 7 GiB on 16 GiB: what all do together while all want the card, against one alone."""
+    its = bench.solo[stage.gib]
+    batch = max(1, int(BATCH_SECONDS * its))
+    with SwitchWatch(stage.scheduler.status) as watch:
+        began = time.monotonic()
+        for member in stage.members:
+            member.send(do="work", until=began + THREE_SECONDS, batch=batch)
+        answers = [member.receive() for member in stage.members]
+    speeds = [answer["done"] / THREE_SECONDS / its for answer in answers]
     right = all(answer["right"] for answer in answers)
-    ok = right and costs["switches"] > 0 and costs["stall_ratio"] <= 1.3
-    return [{"test": "whole 12 GiB sets change places", "right": right, **costs, "ok": ok}]
+    yield {
+        "test": "three 7 GiB tasks on 16 GiB",
+        "sum_of_speeds": round(sum(speeds), 4),
+        "speeds": [round(speed, 3) for speed in speeds],
+        "right": right,
+        **account(watch.switches, bench.link),
+        "ok": right and sum(speeds) >= 0.96,
+    }
 
 
-def three(bench: Bench) -> list[dict[str, Any]]:
-    """Three tasks of 7 GiB on 16 GiB: what all do together, against one alone. In serial mode too, to compare."""
-    gib, declared = 6.9, 16.0
-    its = solo_speed(gib)
-    iterations = int(THREE_SECONDS * its)
-    rows = []
-    for mode in ("auto", "serial"):
-        with bench.card(declared) as scheduler, team(scheduler, gib, 3) as members:
-            scheduler.ctl("set", "--mode", mode)
-            with SwitchWatch(scheduler.status) as watch:
-                answers = together(members, iterations)
-        speed = len(answers) * iterations / max(answer["seconds"] for answer in answers) / its
-        right = all(answer["right"] for answer in answers)
-        rows.append(
-            {
-                "test": f"three 7 GiB tasks on 16 GiB, {mode}",
-                "sum_of_speeds": round(speed, 4),
-                "right": right,
-                **account(watch.switches, bench.link),
-                "ok": right and (speed >= 0.96 or mode == "serial"),
-            }
-        )
-    return rows
-
-
-def wake(bench: Bench) -> list[dict[str, Any]]:
-    """An idle task whose memory is on the host is asked to compute, again and again."""
-    gib, declared = 11.9, 16.0
-    kernel = 1 / solo_speed(gib)
-    over: list[float] = []
-    seconds: list[float] = []
-    right = True
-    with bench.card(declared) as scheduler, team(scheduler, gib, 2) as members:
-        pids = [member.ask(do="info")["pid"] for member in members]
-        for turn in range(WAKES):
-            sleeper = turn % 2
-            missing = _missing(scheduler, pids[sleeper])
-            answer = members[sleeper].ask(do="run", iterations=1)
-            right = right and answer["right"] and missing > 0
-            took = answer["seconds"] - kernel
-            seconds.append(took)
-            over.append(took - 1.2 * bench.link.seconds(missing, missing))
-    worst = max(over[2:])  # the first of each pins host memory for the first time
-    return [
-        {
-            "test": "an idle task computes again",
-            "seconds": [round(value, 4) for value in seconds],
-            "missing_gib": round(missing / GIB, 3),
-            "beyond_1.2_of_link_ms": round(1000 * worst, 1),
-            "right": right,
-            "ok": right and worst <= 0.03,
-        }
-    ]
-
-
-def _missing(scheduler: Scheduler, pid: int) -> int:
+def _missing(scheduler: DeclaredScheduler, pid: int) -> int:
     (client,) = [client for client in scheduler.status()["clients"] if client["pid"] == pid]
     gpu = client["gpus"][0]
     return int(gpu["allocated"] - gpu["resident"])
 
 
-def many(bench: Bench) -> list[dict[str, Any]]:
-    """A hundred switches in the shortest turns there are, all sums checked every few seconds."""
-    gib, declared = 11.9, 16.0
-    iterations = int(PART_SECONDS * solo_speed(gib))
-    checks = wrong = 0
-    with bench.card(declared) as scheduler, team(scheduler, gib, 2) as members:
-        scheduler.ctl("-T", "1")
-        before = scheduler.status()["counters"]["switches"]
-        switches = 0
-        with SwitchWatch(scheduler.status) as watch:
-            for member in members:
-                member.send(do="run", iterations=iterations)
-            while switches < MANY_SWITCHES:
-                for member in members:
-                    wrong += not member.receive()["right"]
-                    checks += 1
-                    member.send(do="run", iterations=iterations)
-                switches = scheduler.status()["counters"]["switches"] - before
-            for member in members:
-                wrong += not member.receive()["right"]
-                checks += 1
-    costs = account(watch.switches, bench.link)
-    return [
-        {
-            "test": f"{MANY_SWITCHES} switches with checksums",
-            **costs,
-            "switches": switches,
-            "checks": checks,
-            "wrong": wrong,
-            "ok": wrong == 0,
-        }
-    ]
+def wake(bench: Bench, stage: Stage) -> Iterator[Row]:
+    """A task whose memory is on the host is asked to compute."""
+    pids = [member.ask(do="info")["pid"] for member in stage.members]
+    kernel = 1 / bench.solo[stage.gib]
+    seconds, over, right, missing = [], [], True, 0
+    for turn in range(WAKES):
+        sleeper = turn % 2
+        missing = _missing(stage.scheduler, pids[sleeper])
+        answer = stage.members[sleeper].ask(do="run", iterations=1)
+        right = right and answer["right"] and missing > 0
+        seconds.append(answer["seconds"] - kernel)
+        over.append(seconds[-1] - 1.2 * bench.link.seconds(missing, missing))
+    worst = max(over[2:])  # the first of each may page-lock host memory
+    yield {
+        "test": "an idle task computes again",
+        "seconds": [round(value, 4) for value in seconds],
+        "missing_gib": round(missing / GIB, 3),
+        "beyond_1.2_of_link_ms": round(1000 * worst, 1),
+        "right": right,
+        "ok": right and worst <= 0.03,
+    }
 
 
-TESTS: dict[str, Callable[[Bench], list[dict[str, Any]]]] = {
-    "pair": pair,
-    "whole": whole,
-    "three": three,
-    "wake": wake,
-    "many": many,
+def many(bench: Bench, stage: Stage) -> Iterator[Row]:
+    """As many switches as there is time for. The tasks are asked in turn, so that each question is a switch; what has
+    moved is summed up before anything is computed, then computed anew and summed up again: so every byte of all buffers
+    is looked at after each switch."""
+    before = stage.scheduler.status()["counters"]["switches"]
+    checks = wrong = switches = 0
+    with SwitchWatch(stage.scheduler.status) as watch:
+        while switches < MANY_SWITCHES and time.monotonic() < stage.ends_at:
+            for member in stage.members:
+                wrong += not member.ask(do="check")["right"]
+                wrong += not member.ask(do="run", iterations=1)["right"]
+                checks += 2
+            switches = stage.scheduler.status()["counters"]["switches"] - before
+    yield {
+        "test": f"{switches} switches with checksums",
+        **account(watch.switches, bench.link),
+        "switches": switches,
+        "checks": checks,
+        "wrong": wrong,
+        "ok": wrong == 0 and switches > 0,
+    }
+
+
+def unified(bench: Bench, stage: Stage) -> Iterator[Row]:
+    """The pair again with the unified-memory backend, in short turns: for comparison, it has no limit to keep."""
+    stage.scheduler.ctl("-T", "2")
+    row, right = in_turns(bench, stage, UNIFIED_SECONDS)
+    yield {"test": "two 12 GiB tasks on 16 GiB, unified memory", **row, "ok": right and row["switches"] > 0}
+
+
+TESTS: dict[str, Test] = {
+    "pair": Test(pair, PAIR_SECONDS * 2.06 + 6),
+    "whole": Test(whole, WHOLE_SECONDS * 2 + 8, declared=12.0),
+    "three": Test(three, THREE_SECONDS + 7, tasks=3, gib=SMALL),
+    "wake": Test(wake, 8),
+    "many": Test(many, 34, least=12),
+    "unified": Test(unified, UNIFIED_SECONDS * 2 + 10, variables={"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}),
 }
+
+
+@dataclass
+class Cast:
+    """The processes of one test, started ahead of it."""
+
+    name: str
+    test: Test
+    directory: Path
+    workers: list[Worker] = field(default_factory=list)
+
+    def enter(self) -> None:
+        """Start them; they touch CUDA only when told to, and the scheduler is there by then."""
+        env = {
+            "LD_PRELOAD": str(native.interposer()),
+            "NVSHARE_SOCK": str(self.directory / "scheduler.sock"),
+            **self.test.variables,
+        }
+        self.workers = [Worker(env) for _ in range(self.test.tasks)]
+
+    def leave(self) -> None:
+        for worker in self.workers:
+            with contextlib.suppress(OSError, ValueError):  # it has ended already
+                worker.send(do="quit")  # all of them before the first is waited for
+        for worker in self.workers:
+            worker.stop()
+
+    @contextlib.contextmanager
+    def stage(self, ends_at: float) -> Iterator[Stage]:
+        test = self.test
+        scheduler = DeclaredScheduler(self.directory, test.declared)
+        try:
+            for worker in self.workers:
+                if not worker.ask(do="prepare", workload="add", gib=test.gib)["right"]:
+                    raise RuntimeError("the first sums are wrong")
+            clients = len(scheduler.status()["clients"])
+            if clients != test.tasks:
+                raise RuntimeError(f"{clients} of {test.tasks} tasks are known to the scheduler")
+            yield Stage(scheduler, self.workers, test.gib, test.declared, ends_at)
+        finally:
+            self.leave()
+            scheduler.stop()
+
+
+@contextlib.contextmanager
+def given_up_after(seconds: float, cast: Cast) -> Iterator[list[str]]:
+    """Kills the tasks of a test that hangs, so that the others get their time; what the scheduler said of them then."""
+    story: list[str] = []
+
+    def give_up() -> None:
+        with contextlib.suppress(Exception), Connection(cast.directory / "scheduler.sock") as connection:
+            story.append(json.dumps(connection.request("status")["status"]))
+        story.insert(0, f"given up after {seconds:.0f} s")
+        for worker in cast.workers:
+            worker.process.kill()
+
+    timer = threading.Timer(seconds, give_up)
+    timer.start()
+    try:
+        yield story
+    finally:
+        timer.cancel()
+
+
+def solo_speeds(native_worker: Worker) -> dict[float, float]:
+    """Adds per second of a native process, alone."""
+    speeds = {}
+    for gib in (LARGE, SMALL):
+        native_worker.ask(do="prepare", workload="add", gib=gib)
+        its = native_worker.ask(do="run", iterations=WARM_UP)["its"]
+        speeds[gib] = float(native_worker.ask(do="run", iterations=int(SOLO_SECONDS * its))["its"])
+    return speeds
+
+
+class Report:
+    """Rows as they come: printed, and written with all before them."""
+
+    def __init__(self, path: Path | None, directory: Path, machine: dict[str, Any]) -> None:
+        self._path = path
+        self._directory = directory
+        self._result: dict[str, Any] = {"machine": machine}
+        self._began = time.monotonic()
+        self.rows: list[Row] = []
+
+    def tell(self, **facts: Any) -> None:
+        """Something that belongs to all rows."""
+        self._result |= facts
+        print(f"[{self.elapsed:5.0f} s] {facts}", flush=True)
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        details = ", ".join(f"{key} {value}" for key, value in row.items() if key not in {"test", "ok"})
+        print(f"[{self.elapsed:5.0f} s] {'ok  ' if row['ok'] else 'FAIL'} {row['test']}: {details}", flush=True)
+        if self._path is not None:
+            self._path.write_text(json.dumps({**self._result, "rows": self.rows, "logs": self._logs()}, indent=1))
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    def _logs(self) -> dict[str, list[str]]:
+        """The last lines of each scheduler, by test."""
+        paths = sorted(self._directory.glob("*/scheduler.log"))
+        return {path.parent.name: path.read_text().splitlines()[-80:] for path in paths}
+
+
+def run(cast: Cast, bench: Bench, left: float, report: Report) -> None:
+    """One test, as far as the time goes; whatever happens in it, the next one can be run."""
+    test = cast.test
+    least = test.seconds if test.least is None else test.least
+    if left < least:
+        cast.leave()
+        report.add({"test": cast.name, "error": f"skipped: needs {least:.0f} s, {left:.0f} are left", "ok": False})
+        return
+    takes = min(left, test.seconds)
+    with given_up_after(min(left + GRACE, PATIENCE * takes), cast) as story:
+        try:
+            with cast.stage(time.monotonic() + takes) as stage:
+                for row in test.measure(bench, stage):
+                    report.add(row)
+        except Exception as error:  # of one test; those after it are worth as much
+            report.add({"test": cast.name, "error": "\n".join([*story, f"{error!r}"])[-6000:], "ok": False})
 
 
 def chosen(text: str) -> list[str]:
@@ -291,33 +389,34 @@ def chosen(text: str) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=chosen, default=list(TESTS), help="which tests, comma separated (default: all)")
+    parser.add_argument("--budget", type=float, default=215.0, help="seconds for everything (default: 215)")
     parser.add_argument("--json", type=Path, help="write the results here")
     arguments = parser.parse_args()
-    subprocess.run(["make", "-C", str(ROOT), "native"], check=True, stdout=subprocess.DEVNULL)
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as directory:
-        bench = Bench(Path(directory), measure_link({**os.environ, "PYTHONPATH": str(ROOT / "src")}))
-        speeds = {name: round(value / 1e9, 1) for name, value in asdict(bench.link).items()}
-        print(f"link, GB/s: {speeds}", flush=True)
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+        report = Report(arguments.json, Path(directory), describe())
+        alone = Worker({})
+        stack.callback(alone.stop)
+        subprocess.run(["make", "-C", str(ROOT), "native"], check=True, stdout=subprocess.DEVNULL)
+        casts = []
         for name in arguments.only:
-            started = time.monotonic()
-            try:
-                rows += TESTS[name](bench)
-            except (RuntimeError, subprocess.SubprocessError, NotCalibrated, KeyError, ValueError) as error:
-                rows.append({"test": name, "error": str(error)[-2000:], "ok": False})
-            print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
-            write(arguments.json, bench, speeds, rows)
-    for row in rows:
-        details = ", ".join(f"{key} {value}" for key, value in row.items() if key not in {"test", "ok"})
-        print(f"{'ok  ' if row['ok'] else 'FAIL'} {row['test']}: {details}")
-    return 0 if all(row["ok"] for row in rows) else 1
-
-
-def write(path: Path | None, bench: Bench, speeds: dict[str, float], rows: list[dict[str, Any]]) -> None:
-    """After each test, so that a run that is cut short leaves what it found."""
-    if path is not None:
-        result = {"machine": describe(), "link_gb_per_s": speeds, "rows": rows, "scheduler_log": bench.log()}
-        path.write_text(json.dumps(result, indent=1))
+            place = Path(directory) / name
+            place.mkdir()
+            cast = Cast(name, TESTS[name], place)
+            stack.callback(cast.leave)
+            cast.enter()
+            casts.append(cast)
+        for worker in [alone, *(worker for cast in casts for worker in cast.workers)]:
+            worker.ask(do="info")  # it has imported all it needs, and will not disturb what is measured
+        solo = solo_speeds(alone)
+        alone.stop()
+        report.tell(solo_its={f"{gib} GiB": round(its, 1) for gib, its in solo.items()})
+        link = measure_link({**os.environ, "PYTHONPATH": str(ROOT / "src")})
+        ways = ("h2d", "d2h", "duplex_h2d", "duplex_d2h")
+        report.tell(link_gb_per_s={way: round(getattr(link, way) / 1e9, 1) for way in ways})
+        bench = Bench(link, solo)
+        for cast in casts:
+            run(cast, bench, arguments.budget - report.elapsed, report)
+    return 0 if report.rows and all(row["ok"] for row in report.rows) else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """A PyTorch process that stays up and does what it is told, a line of JSON per command, so that runs can alternate.
 
 Commands on standard input: {"do": "prepare", "workload": W, "gib": G}, {"do": "run", "iterations": N},
-{"do": "alloc", "mib": N}, {"do": "info"}, {"do": "quit"}. Each answer is one line of JSON.
+{"do": "work", "until": T, "batch": N}, {"do": "check"}, {"do": "alloc", "mib": N}, {"do": "info"}, {"do": "quit"}. Each
+answer is one line of JSON. CUDA is not touched before the first command that needs it, so a worker can be started ahead
+of time.
 """
 
 from __future__ import annotations
@@ -84,6 +86,28 @@ def run(step: Callable[[], None], check: Callable[[], bool], iterations: int) ->
     return {"seconds": seconds, "its": iterations / seconds, "right": check()}
 
 
+def work(step: Callable[[], None], check: Callable[[], bool], until: float, batch: int) -> dict[str, Any]:
+    """Steps until a moment of the monotonic clock, which all processes share; ``done``: those finished by then.
+
+    Two batches are in flight, so that the card never waits for the host.
+    """
+    ends = (torch.cuda.Event(), torch.cuda.Event())
+    submitted = done = 0
+    while True:
+        for _ in range(batch):
+            step()
+        ends[submitted % 2].record()
+        submitted += 1
+        if submitted == 1:
+            continue
+        ends[submitted % 2].synchronize()
+        if time.monotonic() > until:
+            break
+        done += batch
+    torch.cuda.synchronize()
+    return {"done": done, "right": check()}
+
+
 def allocate(mib: int) -> dict[str, Any]:
     """Allocate 64 MiB at a time until ``mib`` or the out-of-memory error, then free and try once more."""
     held = []
@@ -120,6 +144,10 @@ def main() -> None:
                 answer = run(step, check, 3)
             case "run":
                 answer = run(step, check, command["iterations"])
+            case "work":
+                answer = work(step, check, command["until"], command["batch"])
+            case "check":
+                answer = {"right": check()}
             case "alloc":
                 answer = allocate(command["mib"])
             case "info":

@@ -6,9 +6,10 @@ on a real or a simulated card.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -78,7 +79,16 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 _OPTIONAL: dict[str, tuple[Any, ...]] = {
     "cuDevicePrimaryCtxSetFlags_v2": (_Int, _Unsigned),
+    "cuMemAddressReserve": (_Out, _Size, _Size, _Pointer, ctypes.c_ulonglong),
+    "cuMemAddressFree": (_Pointer, _Size),
+    "cuMemCreate": (_Out, _Size, ctypes.c_void_p, ctypes.c_ulonglong),
+    "cuMemMap": (_Pointer, _Size, _Size, ctypes.c_ulonglong, ctypes.c_ulonglong),
+    "cuMemSetAccess": (_Pointer, _Size, ctypes.c_void_p, _Size),
+    "cuMemUnmap": (_Pointer, _Size),
+    "cuMemRelease": (ctypes.c_ulonglong,),
 }
+_PINNED_ON_DEVICE = (1, 0, 1)  # CUmemAllocationProp: type, handle types, kind of location; then the device
+_READ_WRITE = 3
 
 
 def _format_uuid(raw: bytes) -> str:
@@ -179,6 +189,29 @@ class Context:
         self.driver.call("cuMemHostAlloc", ctypes.byref(pointer), size, 0)
         assert pointer.value is not None
         return pointer.value
+
+    @contextlib.contextmanager
+    def address_range(self, size: int) -> Iterator[int]:
+        """Addresses with nothing behind them. ``KeyError`` where the driver has no virtual-memory functions."""
+        pointer = _Pointer()
+        self.driver.call("cuMemAddressReserve", ctypes.byref(pointer), size, 0, 0, 0)
+        try:
+            yield pointer.value
+        finally:
+            self.driver.call("cuMemAddressFree", pointer, size)
+
+    def map_memory(self, pointer: int, size: int) -> int:
+        """Put new memory behind an address; the handle of it."""
+        handle = ctypes.c_ulonglong()
+        properties = (_Int * 8)(*_PINNED_ON_DEVICE, self._device)
+        self.driver.call("cuMemCreate", ctypes.byref(handle), size, properties, 0)
+        self.driver.call("cuMemMap", pointer, size, 0, handle, 0)
+        self.driver.call("cuMemSetAccess", pointer, size, (_Int * 3)(1, self._device, _READ_WRITE), 1)
+        return handle.value
+
+    def unmap_memory(self, pointer: int, size: int, handle: int) -> None:
+        self.driver.call("cuMemUnmap", pointer, size)
+        self.driver.call("cuMemRelease", handle)
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes, as the driver tells this process."""

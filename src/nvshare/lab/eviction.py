@@ -15,7 +15,7 @@ CASES: tuple[tuple[int, ...], ...] = ((9, 9), (12, 12), (5, 7, 9))  # GiB
 DECLARED = 16 * GIB
 ALLOWANCE = GIB // 2  # chunks do not fit to the byte
 QUANTUM = 1.0  # seconds: the shortest turn there is
-_WORK = 5.0  # seconds of the scheduler's clock that each task computes
+_WORK = 3.0  # seconds of the scheduler's clock that each task computes
 _CALIBRATION = 400  # adds that tell how fast a card is
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from nvshare.lab.mission import Row
 from nvshare.lab.outcome import TaskResult
 from nvshare.lab.report import seconds_text
-from nvshare.lab.survivor import FULL_SPEED
+from nvshare.lab.survivor import FULL_SPEED, IN_TIME
 
 
 def findings(rows: Sequence[Row]) -> list[str]:
@@ -141,3 +141,5 @@ def _failures(rows: Sequence[Row]) -> Iterator[str]:
         failed = [task.name for task in row.details if task.status != task.expected]
         if failed:
             yield f"FAILED: {row.title}: {', '.join(failed)} ({row.source})."
+        if not row.recovered:
+            yield f"FAILED: {row.title}: the survivor has {IN_TIME:g} s to be back at its speed ({row.source})."

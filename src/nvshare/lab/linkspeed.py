@@ -1,4 +1,5 @@
-"""How fast the link between host and card is, by plain driver calls: one way each, and both at once by two processes.
+"""How fast the link between host and card is, by plain driver calls: one way each, and both at once by two processes;
+and what giving memory its addresses and taking it away costs beside the copies.
 
 ``python -m nvshare.lab.linkspeed h2d`` is one of those processes.
 """
@@ -18,9 +19,11 @@ from nvshare.lab.driver import Context, CudaError, Driver, DriverMissing
 
 READY = "READY"
 WAYS = {"h2d": "cuMemcpyHtoDAsync_v2", "d2h": "cuMemcpyDtoHAsync_v2"}
+MAPPING = "map"
 _PIECE = 128 << 20  # as memory moves
 _PIECES = 2  # in flight
 _SECONDS = 1.0
+_MAPPINGS = 16
 
 
 class NotCalibrated(Exception):
@@ -29,12 +32,14 @@ class NotCalibrated(Exception):
 
 @dataclass(frozen=True)
 class LinkSpeed:
-    """Bytes per second to the card and from it, each alone and both at once."""
+    """Bytes per second to the card and from it, each alone and both at once. ``mapping``: seconds per byte that comes
+    while another leaves, without the copies; None where nobody measured it."""
 
     h2d: float
     d2h: float
     duplex_h2d: float
     duplex_d2h: float
+    mapping: float | None = None
 
     def seconds(self, out_bytes: float, in_bytes: float) -> float:
         """The least that moving so much out and in takes: both at once as long as both have something to do."""
@@ -47,11 +52,15 @@ def measure(environment: Mapping[str, str], speed: float = 1.0) -> LinkSpeed:
     (h2d,) = _copy(environment, "h2d")
     (d2h,) = _copy(environment, "d2h")
     both = _copy(environment, "h2d", "d2h")
-    return LinkSpeed(h2d / speed, d2h / speed, both[0] / speed, both[1] / speed)
+    mapping = None
+    with contextlib.suppress(NotCalibrated):  # not every driver has the functions
+        (mapped,) = _copy(environment, MAPPING)
+        mapping = speed / mapped
+    return LinkSpeed(h2d / speed, d2h / speed, both[0] / speed, both[1] / speed, mapping)
 
 
 def _copy(environment: Mapping[str, str], *ways: str) -> list[float]:
-    """Bytes per second of processes that copy these ways at the same time."""
+    """Bytes per second of processes that copy (or map) these ways at the same time."""
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(_started(environment, way)) for way in ways]
         for process in processes:
@@ -120,14 +129,36 @@ def _run(way: str) -> None:
         sys.stdin.readline()  # stay until told to go: the other one may still copy
 
 
+def _run_mapping() -> None:
+    with Context(Driver()) as context, context.address_range(_PIECE) as address:
+
+        def come_and_go() -> None:
+            context.unmap_memory(address, _PIECE, context.map_memory(address, _PIECE))
+
+        come_and_go()  # what is done once is done
+        print(READY, flush=True)
+        sys.stdin.readline()
+        began = time.monotonic()
+        for _ in range(_MAPPINGS):
+            come_and_go()
+        rate = _MAPPINGS * _PIECE / (time.monotonic() - began)
+        print(json.dumps({"way": MAPPING, "bytes_per_second": rate}), flush=True)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="copies between pinned host memory and the card for a second")
-    parser.add_argument("way", choices=list(WAYS))
+    parser = argparse.ArgumentParser(description="copies between pinned host memory and the card for a second, or maps")
+    parser.add_argument("way", choices=[*WAYS, MAPPING])
     arguments = parser.parse_args(argv)
     try:
-        _run(arguments.way)
+        if arguments.way == MAPPING:
+            _run_mapping()
+        else:
+            _run(arguments.way)
     except (CudaError, DriverMissing) as error:
         print(error, file=sys.stderr)
+        return 1
+    except KeyError as error:
+        print(f"the driver has no {error.args[0]}", file=sys.stderr)
         return 1
     return 0
 

@@ -15,7 +15,7 @@ from nvshare.lab.workloads.spec import FLOAT_BYTES, WORKLOADS, Workload
 
 TURNS = "turns"  # in a table of lengths: the tasks of tests that do not fit together
 _ROUND_N = 100
-_CALIBRATION = 200  # adds that tell how fast a card is
+_CALIBRATION = 100  # adds that tell how fast a card is
 _HEADROOM = 0.98  # of what contexts leave of a card: a task sized to the last byte would measure rounding
 
 
@@ -106,8 +106,8 @@ class Row:
 
     ``variant`` tells the rows of one test apart. ``duration_s`` is the mean over the tasks of their own loop, from the
     first add to the end of the last: the loop and not the process, because a shortened run would else measure how fast
-    Python starts. ``ratio`` is ``duration_s`` over ``baseline_s``, the same of one plain task; ``ratio_last`` is the
-    same of the task that ends last.
+    Python starts. Of tasks in turns it is the longest one, because their mean only says in which order they ended.
+    ``ratio`` is ``duration_s`` over ``baseline_s``, the same of one plain task.
     ``survivor_s``: seconds after a neighbour's end from which on the other task runs at its solo speed again;
     ``survivor_limit_s``: what the link needs alone to bring its memory back.
     """
@@ -129,7 +129,6 @@ class Row:
     details: tuple[TaskResult, ...] = ()
     messages: tuple[str, ...] = ()
     variant: str = ""
-    ratio_last: float = 0.0
     survivor_s: float | None = None
     survivor_limit_s: float | None = None
     model_ratio: float | None = None  # what the model says of the same scenario, where the source is another
@@ -147,6 +146,11 @@ class Row:
     def passed(self) -> bool:
         return all(task.status == task.expected for task in self.details)
 
+    @property
+    def recovered(self) -> bool:
+        """The survivor, where there is one, was back in time."""
+        return not self.has_survivor or (self.survivor_s is not None and self.survivor_s <= survivor.IN_TIME)
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -160,10 +164,12 @@ def make_row(
     source: str,
     baseline_s: float | None,
     variant: str = "",
+    in_turns: bool = False,
 ) -> Row:
     """A row from an outcome; ``baseline_s`` None: it is its own baseline. Tasks that were to fail do not count."""
     counted = [task for task in outcome.tasks if task.expected == "PASS"]
-    duration = fmean(task.loop_seconds for task in counted)
+    durations = [task.loop_seconds for task in counted]
+    duration = max(durations) if in_turns else fmean(durations)
     baseline = duration if baseline_s is None else baseline_s
     return Row(
         test=test,
@@ -183,7 +189,6 @@ def make_row(
         details=outcome.tasks,
         messages=outcome.messages,
         variant=variant,
-        ratio_last=max(task.loop_seconds for task in counted) / baseline if baseline else 0.0,
     )
 
 
@@ -231,13 +236,9 @@ class Mission:
     def survivors(self, profile: Profile | None) -> list[Row]:
         """One of two tasks that do not fit together goes, by itself and by SIGKILL: what becomes of the other. The
         link's own limit is known where the card's figures are."""
-        add = WORKLOADS[_IN_TURNS.workload]
-        if profile is not None:
-            its = 1 / profile.kernel_seconds(add.kernel_bytes)
-        else:
-            its = self.baseline(replace(add, iterations=_CALIBRATION)).its
+        its = self.baseline(replace(WORKLOADS[_IN_TURNS.workload], iterations=_CALIBRATION)).its
         workload = survivor.workload(its)
-        baseline = self.baseline(workload)
+        alone = workload.iterations / its
         room = self.backend.room(tasks=2)
         limit = None if profile is None or room is None else max(0, 2 * workload.bytes - room) / profile.link_h2d
         rows = []
@@ -245,8 +246,8 @@ class Mission:
             scenario = replace(_IN_TURNS, variant=f" {how}", gpus=1)
             outcome = self.backend.run(survivor.plan(how, workload), self.started(scenario))
             title = f"2 add on 1 GPU, one {words}"
-            row = make_row(2, title, "add", "auto", outcome, self.backend.source, baseline.duration_s, f" {how}")
-            seconds = survivor.judge(outcome, baseline.its)
+            row = make_row(2, title, "add", "auto", outcome, self.backend.source, alone, f" {how}", True)
+            seconds = survivor.judge(outcome, its)
             rows.append(replace(row, survivor_s=seconds, survivor_limit_s=limit))
         return rows
 
@@ -262,6 +263,7 @@ class Mission:
             backend.source,
             baseline_s,
             scenario.variant,
+            scenario.in_turns,
         )
 
 

@@ -149,7 +149,6 @@ class ProcessBackend:
             variables["LD_PRELOAD"] = config.preload_with(native.interposer())
             variables["NVSHARE_SOCK"] = str(self._place.socket)
             variables["NVSHARE_REQUIRE"] = "on"
-            variables["NVSHARE_SWAP"] = "on"
         if task.mem_limit is not None:
             variables["NVSHARE_GPU_MEMORY_LIMIT"] = str(task.mem_limit)
         return config.child_environment(variables)

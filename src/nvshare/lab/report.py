@@ -69,7 +69,6 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("duration", lambda row: seconds_text(row.duration_s)),
     ("baseline", lambda row: seconds_text(row.baseline_s)),
     ("ratio", lambda row: f"{row.ratio:.3f}"),
-    ("last", lambda row: f"{row.ratio_last:.3f}"),
     ("model", lambda row: f"{row.model_ratio:.3f}" if row.model_ratio else "-"),
     ("swapped", lambda row: f"{row.swapped_bytes} B"),
     ("switches", lambda row: str(row.switches)),
@@ -139,7 +138,7 @@ def swap_report(row: SwapRow) -> str:
     parts = [
         ("drain", row.drain_s, "the leaving task finishes what it submitted; the card works"),
         ("copy", row.copy_s, "at the speed of the link, both ways at once"),
-        ("map", row.map_s, "addresses taken and given"),
+        ("map", row.map_s, "addresses given and taken away; most of it while something is copied"),
         ("wait", row.wait_s, "messages, waking up, uneven ends"),
     ]
     table = _table([[name, "-" if value is None else f"{value:.4f} s", what] for name, value, what in parts])

@@ -9,8 +9,9 @@ from nvshare.lab.workloads.spec import WORKLOADS, Workload
 
 WINDOW = 0.25  # seconds over which a speed is taken
 FULL_SPEED = 0.98  # of solo
+IN_TIME = 1.0  # seconds after the neighbour's end
 QUANTUM = 2.0  # seconds; short turns, so that the neighbour goes in a turn of its own soon
-_SURVIVOR_SECONDS = 12.0  # of work, alone
+_SURVIVOR_SECONDS = 7.0  # of work, alone
 _NEIGHBOUR_SECONDS = 3.0
 _KILLED_AFTER = 0.75  # of the neighbour's work
 
@@ -36,26 +37,28 @@ def plan(how: str, survivor: Workload) -> RunPlan:
 
 
 def judge(outcome: Outcome, solo_its: float) -> float | None:
-    """How long after its neighbour's end the survivor is at full speed for good; None: never."""
+    """How long after its neighbour's end the survivor is at full speed again, and stays so; None: never."""
     goes, stays = (outcome.timelines[task.name] for task in outcome.tasks)
     return None if goes.ended is None else recovery(stays, goes.ended, solo_its)
 
 
 def recovery(timeline: Timeline, since: float, solo_its: float) -> float | None:
-    """Seconds from ``since`` to the moment from which on every window of the timeline is at full speed.
+    """Seconds from ``since`` to the begin of the first window at full speed from which on the rest of the timeline is
+    at full speed too, taken as a whole: a hiccup of the machine later on is no sign of a task that crawls.
 
     A window reaches from one mark to the first that is at least ``WINDOW`` later, so that no part of a kernel is
-    guessed; the moment is the begin of the first kernel of the first of them.
+    guessed; it begins with its first kernel.
     """
     marks = [mark for mark in timeline.marks if mark[0] >= since]
-    recovered: float | None = None
-    for index in reversed(range(len(marks))):
-        began, done = marks[index]
+
+    def is_full(first: tuple[float, int], last: tuple[float, int]) -> bool:
+        return last[1] - first[1] >= FULL_SPEED * solo_its * (last[0] - first[0])
+
+    for index, (began, done) in enumerate(marks):
         end = next((mark for mark in marks[index:] if mark[0] - began >= WINDOW), None)
         if end is None:
-            continue
-        if (end[1] - done) / (end[0] - began) < FULL_SPEED * solo_its:
-            break
-        before = marks[index - 1][1] if index else done - 1
-        recovered = max(0.0, began - since - (done - before) / solo_its)
-    return recovered
+            return None
+        if is_full((began, done), end) and is_full((began, done), marks[-1]):
+            before = marks[index - 1][1] if index else done - 1
+            return max(0.0, began - since - (done - before) / solo_its)
+    return None

@@ -18,8 +18,9 @@ class SwapRow:
     """Means over the switches of one run, in seconds of the card.
 
     A switch is ``drain_s`` (the leaving task finishes what it has submitted: the card still works) and ``stall_s``
-    (nobody computes). Of the stall, ``copy_s`` is what the calibrated link needs at least, ``map_s`` what taking memory
-    away and giving it addresses takes where that is known, ``wait_s`` the rest: messages, waking up, uneven ends.
+    (nobody computes). Of the stall, ``copy_s`` is what the calibrated link needs at least, ``map_s`` what giving memory
+    addresses and taking it away costs where nothing is copied meanwhile, ``wait_s`` the rest: messages, waking up,
+    uneven ends. Most of the mapping happens while something is copied, so that all of them can be more than the stall.
     """
 
     title: str
@@ -66,6 +67,8 @@ def measure(
     stall = (turns.stall_s or 0.0) / switches
     copy = link.seconds(out_bytes, in_bytes)
     mapping = None if turns.map_s is None else turns.map_s / switches
+    if mapping is None and link.mapping is not None:
+        mapping = link.mapping * (out_bytes + in_bytes) / 2
     return SwapRow(
         title=f"2 x {size / GIB:g} GiB on {declared / GIB:g} GiB",
         declared=declared,
@@ -77,7 +80,7 @@ def measure(
         stall_s=stall,
         copy_s=copy,
         map_s=mapping,
-        wait_s=stall - copy - (mapping or 0.0),
+        wait_s=max(0.0, stall - copy - (mapping or 0.0)),
         link=link,
         source=backend.source,
         details=outcome.tasks,

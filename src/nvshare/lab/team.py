@@ -20,7 +20,7 @@ from nvshare.lab.outcome import Progress, TaskPlan
 from nvshare.lab.workloads.program import READY
 
 _CLIENT_ID = re.compile(r"^\[NVSHARE\]\[INFO\]: Client ID = ([0-9a-f]{16})$", re.MULTILINE)
-_SILENCE = 600.0  # seconds without a sign of life from any task before they are given up
+_SILENCE = 120.0  # seconds without a sign of life from any task before they are given up
 _GRACE = 3.0  # seconds between asking a task to end and making it
 
 
@@ -155,7 +155,9 @@ class Team:
             try:
                 member, line = self._lines.get(timeout=_SILENCE)
             except queue.Empty:
-                raise TeamStalled(f"no task said anything for {_SILENCE:g} s") from None
+                raise TeamStalled(
+                    f"no task said anything for {_SILENCE:g} s; nvsharectl status tells during a run who waits for what"
+                ) from None
             member.take(line)
             self._part_early(member)
             if progress is not None:

@@ -33,7 +33,7 @@ def test_tasks_that_do_not_fit_finish_as_if_one_after_the_other(rows: dict[str, 
     assert rows.keys() == limits.keys()
     for name, limit in limits.items():
         assert rows[name].passed
-        assert rows[name].ratio <= rows[name].ratio_last <= limit
+        assert rows[name].ratio <= limit
         # AND they did take turns, and their data moved
         assert rows[name].switches >= 2 * rows[name].gpus
         assert rows[name].swapped_bytes > 0

@@ -85,7 +85,7 @@ def test_where_the_numbers_come_from_is_said_in_report_table_and_sentences() -> 
 
 def test_the_table_has_one_line_per_row_in_aligned_columns() -> None:
     lines = summary_table([row(4, TASKS, 392.0), row(3, TASKS[:1], 860.0)]).splitlines()
-    assert " ".join(lines[0].split()) == "test what tasks mode duration baseline ratio last swapped switches source"
+    assert " ".join(lines[0].split()) == "test what tasks mode duration baseline ratio swapped switches source"
     assert len(lines) == 3
     assert {line.index("model") for line in lines[1:]} == {lines[0].index("source")}
 

@@ -36,8 +36,8 @@ class Stake:
 
 
 def plan(stakes: Sequence[Stake], limit: int, pressed: bool = False) -> list[int]:
-    """What each is to have in the end; ``stakes`` are in the order in which they will run. ``pressed``: what is too much
-    must go though nobody here waits for it."""
+    """What each is to have in the end; ``stakes`` are in the order in which they will run. ``pressed``: what is too
+    much must go though nobody here waits for it."""
     goals = [stake.bound if stake.claim is Claim.RUNS else max(stake.bound, stake.fixed) for stake in stakes]
     left = limit - sum(stake.fixed for stake in stakes)
     floors = [stake.fixed for stake in stakes]
