@@ -11,6 +11,7 @@
 #define CONTROL_DRAIN_MS 2000u
 #define IDLE_MS 20u
 #define IDLE_ASK_NS (5 * NVS_NS_PER_MS)
+#define QUIET_ASK_NS (50 * NVS_NS_PER_MS)
 #define SETTLE_ASK_NS (5 * NVS_NS_PER_MS)
 #define ALONE_NS (10 * NVS_NS_PER_S) /* without a scheduler, before memory comes back by itself */
 
@@ -231,8 +232,12 @@ static uint64_t quantum_end(void)
 
 uint64_t nvs_turn_end_due(uint64_t now)
 {
-	if (!scheduled || !any_flag(NVS_FLAG_CONTENDED))
+	if (!scheduled || !any_flag(NVS_FLAG_EXCLUSIVE | NVS_FLAG_CONTENDED))
 		return 0;
+	if (!any_flag(NVS_FLAG_CONTENDED)) {
+		nvs_gate_idle(IDLE_MS); /* so that one who comes need not wait until idleness is established */
+		return now + QUIET_ASK_NS;
+	}
 	uint64_t end = quantum_end();
 	bool over = end != 0 && now >= end;
 	/* A submitter that waits for the rest of the gang, or for memory that is still arriving, is no idleness. */

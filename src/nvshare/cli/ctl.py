@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console, Group, JustifyMethod
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from nvshare import __version__, config
 from nvshare.cli.options import PlainGroup, fail
+from nvshare.cli.status import describe_settings, status_view
 from nvshare.client.connection import Connection, RequestRefused, SchedulerError
 from nvshare.gpu import sim
 
@@ -78,7 +78,7 @@ def main(
     if anti_thrash is not None:
         changes["anti_thrash"] = _ON_OFF[anti_thrash]
     if changes:
-        click.echo(_describe_settings(_ask(ctx.obj, "set", **changes)["settings"]))
+        click.echo(describe_settings(_ask(ctx.obj, "set", **changes)["settings"]))
     elif ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -95,7 +95,7 @@ def _node_socket(node: str) -> Path:
 @click.option("--watch", is_flag=True, help="Again every second, until Ctrl-C.")
 @click.pass_obj
 def status(socket: Path, as_json: bool, watch: bool) -> None:
-    """Show the GPUs, who runs, who waits, and what they hold.
+    """Show the GPUs, who runs, who waits and for what, what they hold and where it is.
 
     \b
     nvsharectl status
@@ -164,7 +164,7 @@ def set_command(socket: Path, /, mode: str | None, **options: Any) -> None:
         if limits.keys() & {"cores", "priority"}:
             click.echo("[NVSHARE][WARN]: cores and priority are stored and shown, but not enforced yet", err=True)
     if mode:
-        click.echo(_describe_settings(_ask(socket, "set", mode=mode)["settings"]))
+        click.echo(describe_settings(_ask(socket, "set", mode=mode)["settings"]))
 
 
 def _limits(mem: str | None, cores: str | None, priority: str | None) -> dict[str, Any]:
@@ -186,12 +186,6 @@ def _limits(mem: str | None, cores: str | None, priority: str | None) -> dict[st
     return limits
 
 
-def _describe_settings(settings: dict[str, Any]) -> str:
-    quantum = f"{settings['quantum_s']:g} s" if settings["switch_time"] == "fixed" else "auto"
-    anti_thrash = "on" if settings["anti_thrash"] else "off"
-    return f"mode {settings['mode']}, quantum {quantum}, anti-thrash {anti_thrash}"
-
-
 def _describe_group(group: dict[str, Any]) -> str:
     mem, cores = group.get("mem_limit"), group.get("core_limit")
     origin = _ORIGINS.get(group.get("mem_limit_from") or "", "")
@@ -199,71 +193,6 @@ def _describe_group(group: dict[str, Any]) -> str:
         f"{group['id']}: memory {config.format_size(mem) + origin if mem else 'without limit'}, "
         f"cores {f'{cores} %' if cores else 'without limit'}, priority {group.get('priority') or 'normal'}"
     )
-
-
-# --- the view: plain functions over a snapshot
-
-
-def status_view(snapshot: dict[str, Any]) -> Group:
-    """The tables of ``nvsharectl status``."""
-    header = Text(f"nvshare {snapshot['scheduler'].get('release', '')} – {_describe_settings(snapshot['settings'])}")
-    clients = snapshot["clients"]
-    body = _client_table(snapshot) if clients else Text("no clients")
-    return Group(header, _gpu_table(snapshot["gpus"]), body)
-
-
-def _table(*columns: str, flexible: str) -> Table:
-    """A table whose columns are as wide as their content, but for one that gives way. Numbers begin with ``>``."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for column in columns:
-        name = column.removeprefix(">")
-        justify: JustifyMethod = "left" if name == column else "right"
-        table.add_column(name, justify=justify, no_wrap=name != flexible, overflow="ellipsis")
-    return table
-
-
-def _add_row(table: Table, *cells: str) -> None:
-    """Names come from outside: they are text, whatever they look like."""
-    table.add_row(*map(Text, cells))
-
-
-def _gpu_table(gpus: list[dict[str, Any]]) -> Table:
-    table = _table("GPU", "UUID", "CARD", ">ALLOCATED", ">OF", ">RUN", ">WAIT", "POLICY", flexible="CARD")
-    for index, gpu in enumerate(gpus):
-        _add_row(
-            table,
-            f"#{index}",
-            gpu["uuid"][:12],
-            gpu["name"],
-            config.format_size(gpu["allocated"]),
-            config.format_size(gpu["capacity"]),
-            str(len(gpu["running"])),
-            str(len(gpu["waiting"])),
-            gpu["policy"],
-        )
-    return table
-
-
-def _client_table(snapshot: dict[str, Any]) -> Table:
-    labels = {group["id"]: group["label"] for group in snapshot["groups"]}
-    places = {gpu["uuid"]: f"#{index}" for index, gpu in enumerate(snapshot["gpus"])}
-    table = _table("CLIENT", ">PID", "TASK", "GPU", "STATE", ">MEMORY", ">LIMIT", ">BUSY", flexible="TASK")
-    for client in snapshot["clients"]:
-        who = (client["id"], str(client["pid"]), _task(client, labels))
-        limit = config.format_size(client["mem_limit"]) if client["mem_limit"] else "-"
-        for gpu in client["gpus"]:
-            busy = f"{gpu['occupied_s']:.1f} s"
-            memory = config.format_size(gpu["allocated"])
-            _add_row(table, *who, places[gpu["uuid"]], client["state"], memory, limit, busy)
-            who = ("", "", "")
-    return table
-
-
-def _task(client: dict[str, Any], labels: dict[str, str]) -> str:
-    """What people call it: its pod, the name of its run, else the program's."""
-    if client["pod"]:
-        return f"{client['namespace']}/{client['pod']}"
-    return labels.get(client["group"]) or str(client["name"])
 
 
 if __name__ == "__main__":

@@ -70,8 +70,8 @@ class Residency:
                 place.wanted += size
                 gpu.room = None
                 return True
-            elif place.target < place.need_with(size) or place.need_with(size) < place.allocated + size:
-                self._tell(place, max(place.bound, place.need_with(size)))
+            elif place.target < place.bound + growth or growth < size:
+                self._tell(place, place.bound + growth)
         elif place.target < place.allocated + size and place.whole:
             self._tell(place, place.allocated + size)
         ledger.grant(place, size)

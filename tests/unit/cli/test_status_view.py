@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from nvshare.cli import ctl
-from nvshare.cli.ctl import status_view
+from nvshare.cli.status import status_view
 from nvshare.client.connection import NoScheduler, SchedulerError
 
 GIB = 1 << 30
@@ -18,16 +18,20 @@ SNAPSHOT = {
     "settings": {"mode": "auto", "anti_thrash": True, "switch_time": "auto", "quantum_s": 30.0, "max_runtime_s": 300.0},
     "gpus": [
         {"uuid": uuid, "name": "NVIDIA A100-SXM4-80GB", "allocated": 12 * GIB, "capacity": 15 * GIB, "policy": "turns",
+         "reason": "memory does not fit (18432 > 15360 MB)", "quantum_s": 12.5, "quantum_reason": "2 % for switches",
+         "last_switch": {"bytes_out": 3 * GIB, "bytes_in": 2 * GIB, "seconds": 0.75, "stall_s": 0.25},
          "running": ["a12c4b64b99e09dc"], "waiting": ["0123456789abcdef"]}
         for uuid in UUIDS
     ],
     "clients": [
         {"id": "a12c4b64b99e09dc", "pid": 4194303, "name": "python3.11-debug", "pod": "", "namespace": "",
          "group": "run:4711", "mem_limit": 4 * GIB, "state": "running",
-         "gpus": [{"uuid": uuid, "allocated": 4 * GIB, "occupied_s": 12345.6} for uuid in UUIDS]},
+         "gpus": [{"uuid": uuid, "allocated": 4 * GIB, "resident": 4 * GIB, "host": 0, "moving": 0,
+                   "occupied_s": 12345.6, "waiting_for": None} for uuid in UUIDS]},
         {"id": "0123456789abcdef", "pid": 12, "name": "add", "pod": "nvshare-small-1", "namespace": "default",
          "group": "pod:x", "mem_limit": None, "state": "waiting",
-         "gpus": [{"uuid": UUIDS[0], "allocated": 0, "occupied_s": 0.0}]},
+         "gpus": [{"uuid": UUIDS[0], "allocated": 0, "resident": 0, "host": 0, "moving": 0, "occupied_s": 0.0,
+                   "waiting_for": "turn of a12c4b64b99e09dc, at most 9 s"}]},
     ],
     "groups": [{"id": "run:4711", "label": "trial-7"}, {"id": "pod:x", "label": ""}],
 }  # fmt: skip
@@ -67,6 +71,22 @@ def test_ids_and_states_are_whole_in_a_narrow_terminal(width):
     assert "waiting" in text
     assert "12345.6 s" in text
     assert "…" in text or width > 80
+
+
+def test_status_explains_turns_and_waiting():
+    text = draw(SNAPSHOT, 120)
+    assert "#0 takes turns: memory does not fit (18432 > 15360 MB)" in text
+    assert "#0 turns of 12.5 s: 2 % for switches" in text
+    assert "#1 last switch: 3.0 GiB out, 2.0 GiB in, 0.75 s, 0.25 s of them with nobody on the card" in text
+    assert "0123456789abcdef on #0 waits for turn of a12c4b64b99e09dc, at most 9 s" in text
+    assert "ON HOST" not in text
+
+
+def test_status_shows_where_memory_is_while_some_of_it_is_away():
+    place = {**SNAPSHOT["clients"][1]["gpus"][0], "allocated": 6 * GIB, "resident": GIB, "host": 5 * GIB, "moving": GIB}
+    text = draw({**SNAPSHOT, "clients": [{**SNAPSHOT["clients"][1], "gpus": [place]}]}, 120)
+    for expected in ("ON CARD", "ON HOST", "6.0 GiB", "5.0 GiB", "0123456789abcdef on #0 moves 1.0 GiB"):
+        assert expected in text
 
 
 @pytest.mark.parametrize("name", ["[/]", "[bold]x[/bold]", "[red]", ":smile:"])

@@ -43,7 +43,7 @@ def fixed(place: Attachment) -> int:
     """Bytes that cannot leave the card, nor be refused to it: those of a client that cannot move them, cannot stop or
     does not answer, and pinned ones."""
     if not place.client.can_swap or place.standing is Standing.STUCK:
-        return place.need_with(place.wanted)
+        return max(place.need_with(place.wanted), place.held)
     if place.silent:
         return place.held
     return min(place.pinned, place.allocated)
