@@ -139,7 +139,8 @@ def _standings_agree(node: Node, turns: Turns) -> Iterator[str]:
 def _gone_own_nothing(node: Node, turns: Turns) -> Iterator[str]:
     """A client that is gone is on no card, in no queue, in no group, and has no alarm."""
     for gpu in node.gpus.values():
-        for members in (gpu.attachments, gpu.running, gpu.draining, gpu.stuck, gpu.queue, gpu.lacking):
+        parts = (gpu.attachments, gpu.running, gpu.draining, gpu.stuck, gpu.queue, gpu.lacking, gpu.gangs, gpu.oversize)
+        for members in parts:
             for client in members.keys() - node.clients.keys():
                 yield f"{client:016x} is gone but still on {gpu.uuid}"
     for group in node.groups.values():

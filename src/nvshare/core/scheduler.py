@@ -179,6 +179,8 @@ class Scheduler:
                 f"Pod namespace = {client.pod_namespace or 'none'}",
             )
         client.gpus = dict(sorted(client.gpus.items()))
+        for place in client.gpus.values() if len(client.gpus) > 1 else ():
+            place.gpu.gangs[client.id] = None
 
     def _see_to_turns(self, client: int, gpus: Sequence[events.HeldGpu]) -> None:
         """Memory that is not on its card must wait for a turn there, so there must be turns."""
@@ -211,6 +213,7 @@ class Scheduler:
         for place in client.gpus.values():
             ledger.forget(place, self._node.settings)
             del place.gpu.attachments[client.id]
+            place.gpu.gangs.pop(client.id, None)
             place.gpu.room = None
             self._limits.announce_card(place.gpu)
             self._turns.reconsider(place.gpu)

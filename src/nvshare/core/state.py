@@ -167,10 +167,6 @@ class Client:
         return now - self.waited - (now - self.asked_at if self.ticket else 0.0)
 
     @property
-    def is_gang(self) -> bool:
-        return len(self.gpus) > 1
-
-    @property
     def hex(self) -> str:
         return f"{self.id:016x}"
 
@@ -192,6 +188,7 @@ class GpuState:
     draining: dict[int, Attachment] = field(default_factory=dict)
     stuck: dict[int, Attachment] = field(default_factory=dict)
     queue: dict[int, Attachment] = field(default_factory=dict)
+    gangs: dict[int, None] = field(default_factory=dict)  # clients here that have other cards too; in order of arrival
     lacking: dict[int, Attachment] = field(default_factory=dict)  # those whose memory is not wholly on the card
     oversize: dict[int, Attachment] = field(default_factory=dict)  # those of clients that may be larger than the card
     pending: list[HeldRequest] = field(default_factory=list)  # by arrival

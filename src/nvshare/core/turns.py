@@ -202,7 +202,7 @@ class Turns:
             self._bound(client, tails)
 
     def _settle_card(self, gpu: GpuState) -> None:
-        gangs = [(place.client, can_ever_run(place.client)) for place in gpu.queue.values() if place.client.is_gang]
+        gangs = [(client, can_ever_run(client)) for client in self._waiting_gangs(gpu)]
         self._settle_memory(gpu)
         for client, before in gangs:
             if can_ever_run(client) is not before:  # its other cards wait for it, or need no longer
@@ -226,10 +226,12 @@ class Turns:
     def _look_again(self, gpu: GpuState) -> None:
         """What cannot leave this card may have changed, and so who can run, on all cards of those who wait here."""
         self._unsettled[gpu.uuid] = gpu
-        for waiter in gpu.queue.values():
-            if waiter.client.is_gang:
-                for place in waiter.client.gpus.values():
-                    self._unsettled[place.gpu.uuid] = place.gpu
+        for client in self._waiting_gangs(gpu):
+            for place in client.gpus.values():
+                self._unsettled[place.gpu.uuid] = place.gpu
+
+    def _waiting_gangs(self, gpu: GpuState) -> list[Client]:
+        return [gpu.queue[client].client for client in gpu.gangs if client in gpu.queue]
 
     def _dispatch(self, gpu: GpuState) -> None:
         for place in self.chosen(gpu):
