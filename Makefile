@@ -34,7 +34,7 @@ demo: $(READY) native ## a short demonstration, on simulated GPUs where there is
 test: $(READY) native ## all tests that need no GPU and no cluster
 	$(BIN)/pytest -n $(JOBS) -m "not simulated and not sanitizer"
 	$(BIN)/pytest -m simulated
-	$(BIN)/pytest -m sanitizer
+	$(BIN)/pytest -n $(JOBS) -m sanitizer
 
 lint: $(READY) ## ruff, mypy strict, import contract, clang-format
 	$(BIN)/ruff check $(PY_DIRS)

@@ -47,6 +47,8 @@ def _card_not_overcommitted(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _held(place: Attachment) -> int:
+    if place.silent:
+        return min(place.had, place.allocated)
     promised = [size for number, size in (*place.earlier, (place.number, place.target)) if number >= place.applied]
     return min(place.allocated, max(place.resident, *promised)) if place.client.can_swap else place.allocated
 

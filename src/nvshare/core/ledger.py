@@ -85,6 +85,15 @@ def expect_context(place: Attachment, settings: Settings) -> None:
         gpu.expecting.add(place.client.id)
 
 
+def silence(place: Attachment, silent: bool) -> None:
+    """Of a client that does not answer what it had on the card counts. What it was promised beyond that is given to
+    others; should it come for it all the same, it finds the card full and waits."""
+    place.had = place.held if place.held > place.bound else place.resident
+    place.silent = silent
+    _weigh(place)
+    _tolerate(place.gpu)
+
+
 def measure_context(place: Attachment, size: int, settings: Settings) -> None:
     gpu = place.gpu
     gpu.expecting.discard(place.client.id)
@@ -125,7 +134,9 @@ def _book(place: Attachment, delta: int) -> None:
 def _weigh(place: Attachment) -> None:
     """Compute anew what the client can have on the card, and whether something of it is missing there."""
     gpu, allocated = place.gpu, place.allocated
-    if place.target >= allocated and not place.earlier:
+    if place.silent:
+        held = min(place.had, allocated)
+    elif place.target >= allocated and not place.earlier:
         held = allocated
     else:
         held = min(allocated, max(place.resident, place.target, *(size for _, size in place.earlier), 0))

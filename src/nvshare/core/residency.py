@@ -104,10 +104,23 @@ class Residency:
         return told
 
     def reported(self, place: Attachment) -> None:
-        """The client has spoken of its memory: it has given up what it should, or has time anew to do so."""
-        place.gpu.room = None
-        place.silent = False
-        place.confirm_by = self.node.now + self.node.settings.drain_deadline if place.held > place.bound else None
+        """The client has spoken of its memory: it has done what it should, or has time anew to do so."""
+        if place.silent:
+            ledger.silence(place, False)
+        place.confirm_by = None
+        self.watch(place)
+
+    def watch(self, place: Attachment) -> None:
+        """Others wait for what this client was told to do with its memory, or no longer do."""
+        if not owes(place):
+            place.confirm_by = None
+        elif place.confirm_by is None and not place.silent:
+            place.confirm_by = self.node.now + self.node.settings.drain_deadline
+
+    def ask_again(self, place: Attachment) -> None:
+        """It knew what to do and has not done it. One that lives says so: the card may be full of something else."""
+        place.confirm_by = None
+        self._tell(place, min(place.target, place.allocated))
 
     def prepare(self, gpu: GpuState) -> None:
         """Tell those who run, and for whose place others wait, how much may have to leave the card after them."""
@@ -139,16 +152,20 @@ class Residency:
 
     def _tell(self, place: Attachment, target: int) -> None:
         number = ledger.retarget(place, target)
-        if place.held <= place.bound:
-            place.confirm_by = None
-        elif place.confirm_by is None:
-            place.confirm_by = self.node.now + self.node.settings.drain_deadline
+        self.watch(place)
         self.node.commands.append(SetResidency(place.client.id, place.gpu.uuid, number, target))
+
+
+def owes(place: Attachment) -> bool:
+    """It was told to give bytes up and has not; or its turn waits for bytes that it was told to bring."""
+    return place.held > place.bound or (bool(place.client.ticket) and not place.whole and place.target >= place.need)
 
 
 def can_ever_run(client: Client) -> bool:
     """On each of its cards it is there already, or fits beside what cannot be moved there now."""
     for place in client.gpus.values():
+        if place.silent:
+            return False
         if place.whole or not oversubscribed(place.gpu):
             continue
         here = room(place.gpu)

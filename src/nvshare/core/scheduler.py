@@ -293,12 +293,21 @@ class Scheduler:
     # --- settings and quotas
 
     def _settings_changed(self, event: events.SettingsChanged) -> None:
-        changes = {name: value for name, value in vars(event).items() if name != "now" and value is not None}
+        reason = self.why_unchanged(event)
+        if reason is None:
+            self._change(**_changes(event))
+        else:
+            self._log(Level.WARN, f"Settings unchanged: {reason}")
+
+    def why_unchanged(self, event: events.SettingsChanged) -> str | None:
+        """Why the settings would stay as they are, all of them, for whoever wants to change them; None: they would
+        not. Changes nothing."""
         try:
+            self._node.settings.changed(**_changes(event))
             self._check_anti_thrash(event.anti_thrash)
-            self._change(**changes)
         except ValueError as error:
-            self._log(Level.WARN, f"Settings unchanged: {error}")
+            return str(error)
+        return None
 
     def _check_anti_thrash(self, wanted: bool | None) -> None:
         """Who runs without turns needs all of its memory on the card."""
@@ -360,6 +369,10 @@ class Scheduler:
 
     def _log(self, level: Level, text: str) -> None:
         self._node.commands.append(Log(level, text))
+
+
+def _changes(event: events.SettingsChanged) -> dict[str, Any]:
+    return {name: value for name, value in vars(event).items() if name != "now" and value is not None}
 
 
 def _impossible(place: Attachment, event: events.MemoryUpdated) -> str | None:

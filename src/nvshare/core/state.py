@@ -64,8 +64,9 @@ class Attachment:
     earlier: list[tuple[int, int]] = field(default_factory=list)  # older targets it may keep to: number, bytes
     arrived: bool = True  # nothing of what its target allows is missing
     held: int = 0  # the most it can have on the card, whatever is still on its way
-    confirm_by: float | None = None  # while it was told to give bytes up and has not said that it did
-    silent: bool = False  # it did not do so in time: its bytes are planned around until it speaks
+    confirm_by: float | None = None  # while others wait for what it was told to do with its memory
+    silent: bool = False  # it did not do so in time: it is planned around until it speaks
+    had: int = 0  # bytes it can have on the card while it is silent
 
     occupied: float = 0.0
     demand: float = DEMAND_UNKNOWN  # part of the card's time it uses when nothing keeps it from doing so

@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+from nvshare.core import ledger
 from nvshare.core.commands import Drop, Grant, Level, Log, WakeAt
 from nvshare.core.policy.demand import compatible
 from nvshare.core.policy.multiprogramming import MIB, fixed, reason, room, share, takes_turns
 from nvshare.core.policy.quantum import longest_turn, quantum, typical
 from nvshare.core.policy.queue import fitting_set
-from nvshare.core.residency import Residency, can_ever_run
+from nvshare.core.residency import Residency, can_ever_run, owes
 from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Node, Standing, Switch
 from nvshare.core.timers import Alarms
@@ -334,7 +335,11 @@ class Turns:
         """Does somebody here wait for memory rather than for a turn? That time is not the queue's to answer for."""
         awaited = bool(gpu.pending)
         if gpu.queue and (gpu.stuck or gpu.lacking):
-            awaited |= any(not place.whole for place in self.chosen(gpu))
+            for place in self.chosen(gpu):
+                if not place.whole:
+                    awaited = True
+                    self.memory.watch(place)
+                    self._set_alarm(place.client)
             if self._waiters(gpu)[1]:  # whom others overtake
                 awaited = self._unbound = True
         if awaited:
@@ -346,7 +351,12 @@ class Turns:
         silent = [place for place in client.gpus.values() if self._is_overdue(place)]
         if silent:
             for place in silent:
-                self._plan_around(place)
+                if owes(place) and place.held <= place.bound and place.applied == place.number:
+                    self.memory.ask_again(place)
+                elif owes(place):
+                    self._plan_around(place)
+                else:
+                    place.confirm_by = None
             self._set_alarm(client)
             return
         if client.drain_by is None:
@@ -465,16 +475,18 @@ class Turns:
         return place.confirm_by is not None and place.confirm_by <= self.node.now
 
     def _plan_around(self, place: Attachment) -> None:
-        """The client was told to make room and says nothing: whoever fits beside what it has goes on."""
+        """The client was told to move memory and says nothing: whoever fits beside what it has goes on."""
         gpu, client = place.gpu, place.client
-        place.silent, place.confirm_by = True, None
-        gpu.room = None
+        gives = place.held - place.bound
+        does = f"give up {gives // MIB} MB" if gives > 0 else f"bring {(place.need - place.resident) // MIB} MB"
+        place.confirm_by = None
+        ledger.silence(place, True)
         self._look_again(gpu)
         self.rebound()
         self._log(
             Level.WARN,
-            f"Client {client.hex} (pid {client.pid}) does not give up {(place.held - place.bound) // MIB} MB of GPU "
-            f"{gpu.uuid}: no answer within {self.node.settings.drain_deadline:g} s; its memory stays on the card",
+            f"Client {client.hex} (pid {client.pid}) does not {does} on GPU {gpu.uuid}: no answer within "
+            f"{self.node.settings.drain_deadline:g} s; the others go on beside what it has there",
         )
 
     def _vacate(self, place: Attachment) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 from pathlib import Path
@@ -26,8 +27,11 @@ def build(request: pytest.FixtureRequest) -> tuple[str, Path]:
     directory = ROOT / "build" / f"sanitize-{sanitizer}"
     configure = ["cmake", "-S", ROOT, "-B", directory, f"-DNVSHARE_SANITIZE={sanitizer}", "-DNVSHARE_TESTS=ON"]
     environment = {**os.environ, "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
-    for command in (configure, ["cmake", "--build", directory, "-j", "2"]):
-        subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two of pytest's workers may come here at once
+        for command in (configure, ["cmake", "--build", directory, "-j", "2"]):
+            subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return sanitizer, directory
 
 
@@ -37,7 +41,7 @@ def build(request: pytest.FixtureRequest) -> tuple[str, Path]:
 def test_native_test_is_clean_under_sanitizer(build: tuple[str, Path], program: str) -> None:
     # GIVEN a native test program and the simulated driver, both built with the sanitizer
     sanitizer, directory = build
-    node = sim.up("2xT4", speed=10, name="sanitizers")
+    node = sim.up("2xT4", speed=10, name=f"sanitizers-{os.getpid()}")
     try:
         environment = {
             **os.environ,

@@ -81,8 +81,8 @@ def test_status_shows_what_is_allocated_and_where(node: Node) -> None:
 
 
 def test_cards_memory_is_shared_out_only_once(node: Node) -> None:
-    # GIVEN a neighbour that holds most of a card of 14.6 GiB
-    first, second = node.holder(), node.holder()
+    # GIVEN a neighbour that holds most of a card of 14.6 GiB, and memory that stays where it is
+    first, second = (node.holder(NVSHARE_DISABLE_SWAP="1") for _ in range(2))
     first.ask("alloc 9000")
     # WHEN a second task asks for more than is left
     # THEN it gets the out-of-memory error; what fits, it gets

@@ -13,8 +13,6 @@ import pytest
 if TYPE_CHECKING:
     from tests.integration.whole.conftest import Node, Task
 
-pytestmark = pytest.mark.simulated
-
 SCRIBBLER = Path(__file__).with_name("scribbler.py")
 OUT_OF_MEMORY = {"did": "alloc", "error": "CUDA_ERROR_OUT_OF_MEMORY"}
 SWITCHES = 20_000 if os.environ.get("NVSHARE_SOAK") else 500
@@ -73,6 +71,7 @@ def test_every_byte_survives_hundreds_of_switches_and_kills(small: Node, backend
         assert code == 0, task.said
 
 
+@pytest.mark.simulated
 def test_growth_turns_a_set_that_fits_into_turns_and_back(small: Node) -> None:
     # GIVEN two tasks that fit together
     first, second = small.holder(), small.holder()
@@ -94,6 +93,7 @@ def test_growth_turns_a_set_that_fits_into_turns_and_back(small: Node) -> None:
     assert second.ask("spin 1") == {"did": "spin"}
 
 
+@pytest.mark.simulated
 def test_no_task_alone_may_be_larger_than_the_card(small: Node) -> None:
     task = small.holder()
     assert task.ask("alloc 1100") == OUT_OF_MEMORY
@@ -101,6 +101,7 @@ def test_no_task_alone_may_be_larger_than_the_card(small: Node) -> None:
     assert task.ask("alloc 900") == {"did": "alloc"}
 
 
+@pytest.mark.simulated
 def test_a_task_may_be_larger_than_the_card_where_that_is_allowed(small: Node) -> None:
     # GIVEN a task that may, and one that may not
     large, other = small.holder(**UNIFIED), small.holder()
@@ -113,6 +114,7 @@ def test_a_task_may_be_larger_than_the_card_where_that_is_allowed(small: Node) -
         assert other.ask("spin 1") == {"did": "spin"}
 
 
+@pytest.mark.simulated
 def test_host_memory_that_is_used_up_is_felt_by_who_asks_alone(small: Node) -> None:
     # GIVEN a task that runs, and one that has next to no host memory
     running, asking = small.holder(), small.holder(NVSHARE_SIM_HOST_MEMORY="64Mi")
@@ -127,6 +129,7 @@ def test_host_memory_that_is_used_up_is_felt_by_who_asks_alone(small: Node) -> N
     assert small.status()["counters"]["swapped_bytes"] == 0
 
 
+@pytest.mark.simulated
 def test_nobody_is_let_in_for_whom_another_could_not_leave(small: Node) -> None:
     # GIVEN a task that runs and whose memory the host cannot take
     running, asking = small.holder(NVSHARE_SIM_HOST_MEMORY="64Mi"), small.holder()
@@ -140,6 +143,7 @@ def test_nobody_is_let_in_for_whom_another_could_not_leave(small: Node) -> None:
     assert asking.ask("spin 1") == {"did": "spin"}
 
 
+@pytest.mark.simulated
 def test_task_swapped_out_comes_back_when_its_neighbour_is_killed(small: Node) -> None:
     # GIVEN a task that was moved out by a busy neighbour
     victim, bully = small.holder(), small.holder()

@@ -157,7 +157,7 @@ class World:
         """One event through the door; the answer is checked against the world's own books."""
         if isinstance(event, e.ClientGone):
             self._forget(event.client)
-        before = {uuid: self._on_card(uuid) for uuid in UUIDS}
+        before = {uuid: self._on_card(uuid, promised=True) for uuid in UUIDS}
         tight = {uuid for uuid in UUIDS if self._tight(uuid)}
         answer = self.scheduler.handle(event)
         self.story.append((event, answer))
@@ -178,9 +178,17 @@ class World:
         promised = sum(program.gpus[uuid].promised for program in self.programs.values() if uuid in program.gpus)
         return promised + sum(size for gpu, size in self.open.values() if gpu == uuid) > self._capacity(uuid)
 
-    def _on_card(self, uuid: str) -> int:
-        held = (program.gpus[uuid] for program in self.programs.values() if uuid in program.gpus)
-        return sum(place.most() for place in held)
+    def _on_card(self, uuid: str, promised: bool = False) -> int:
+        """What clients can have there; of one that is deaf what it had, unless all that was promised counts."""
+        most = 0
+        for program in self.programs.values():
+            known = self.scheduler._node.clients.get(program.id)
+            place = known.gpus.get(uuid) if known is not None else None
+            if place is not None and place.silent and not promised:
+                most += place.held
+            elif uuid in program.gpus:
+                most += program.gpus[uuid].most()
+        return most
 
     def _check_card(self, uuid: str, before: int) -> None:
         """What clients may have on a card fits; where too much was brought, the scheduler adds nothing to it."""
@@ -188,7 +196,9 @@ class World:
         assert now <= max(most, before), f"{now} bytes on {uuid}, {before} before"
 
     def _largest(self, uuid: str) -> int:
-        """The largest client that must be on the card as a whole."""
+        """The largest client that must be on the card as a whole, where that may be more than there is."""
+        if CARDS[uuid][1] is None and sum(uuid in program.gpus for program in self.programs.values()) > 1:
+            return 0
         sizes = (
             program.gpus[uuid].promised
             for program in self.programs.values()

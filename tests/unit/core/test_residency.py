@@ -670,3 +670,72 @@ def test_who_runs_makes_no_room_for_the_context_of_a_newcomer() -> None:
 
     assert only(answer, (c.SetResidency, c.Drop)) == []
     assert scene.state(1) == "running"
+
+
+def test_contexts_that_leave_no_room_for_large_tasks_do_not_stop_a_small_one() -> None:
+    # GIVEN two tasks that each take all that two contexts leave of a card
+    scene = Scene(total=CARD)
+    for client in (1, 2):
+        scene.register(client, can_swap=True)
+        scene.context(client, GIB)
+        scene.allocate(client, 27 * GIB // 2)
+        scene.request(client)
+    scene.move_all()
+    assert (scene.state(1), scene.state(2)) == ("running", "waiting")
+
+    # WHEN a third process makes its context, and their turns are over
+    scene.register(3, can_swap=True)
+    scene.context(3, GIB)
+    scene.allocate(3, GIB)
+    scene.request(3)
+    scene.pass_time(30.0)
+    scene.release(1)
+    scene.request(1)
+    scene.move_all()
+
+    # THEN the small one runs, and the others wait for its context to go
+    assert [scene.state(client) for client in (1, 2, 3)] == ["waiting", "waiting", "running"]
+    assert scene.waiting_for(2) == "room beside memory that cannot be moved"
+    scene.gone(3)
+    scene.move_all()
+    assert scene.state(2) == "running"
+
+
+def deaf_next() -> Scene:
+    """Of three on a card for two, 2 is next and does not answer any more; 3 would fit beside what 2 has there."""
+    scene = Scene(declared=CARD, demand=0.3)
+    scene.mover(1, 12 * GIB, works=True)
+    scene.mover(2, 12 * GIB, works=True)
+    scene.move_all()
+    scene.mover(3, 4 * GIB, works=True)
+    scene.pass_time(30.0)
+    scene.release(1)
+    scene.move(1, 12 * GIB)
+    assert scene.memory[2, A].target == 12 * GIB
+    return scene
+
+
+def test_a_client_that_does_not_bring_its_memory_is_named_and_passed_over() -> None:
+    scene = deaf_next()
+    assert scene.state(3) == "waiting"
+
+    answers = scene.pass_time(10.0)
+    for client in (1, 3):
+        answers += scene.move(client, 12 * GIB)
+
+    assert any("0000000000000002 (pid 1002) does not bring 8192 MB" in text for text in said(answers, c.Level.WARN))
+    assert scene.state(3) == "running"
+
+
+def test_a_client_that_lives_but_finds_the_card_full_is_waited_for() -> None:
+    # GIVEN the same, but the client answers that it knows its target
+    scene = deaf_next()
+    scene.tell_memory(2)
+
+    # WHEN nothing comes, THEN it is asked again and again, and answers
+    for _ in range(3):
+        answer = scene.pass_time(10.0)
+        assert told(answer) == {2: 12 * GIB}
+        assert said(scene.tell_memory(2), c.Level.WARN) == []
+    # AND when the card has room, it runs
+    assert (2, A) in granted(scene.move(2, 12 * GIB))
