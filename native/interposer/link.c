@@ -316,6 +316,18 @@ static uint32_t ask_scheduler(struct nvs_gpu *gpu, uint64_t bytes, bool *residen
 	return waiter.denied;
 }
 
+static const char no_room_on_host[] = "host's memory has no more room for what leaves the cards: raise the scheduler's "
+				      "NVSHARE_HOST_MEMORY, or this container's memory limit";
+
+static const char *no_room_on_card(const struct nvs_gpu *gpu, uint64_t bytes)
+{
+	bool too_large_alone = gpu->card != 0 && (bytes > gpu->card || gpu->allocated > gpu->card - bytes);
+	if (too_large_alone && !nvs_env()->single_oversub)
+		return "card has no more room for this task alone: NVSHARE_ENABLE_SINGLE_OVERSUB=1 lets it be larger";
+	return "card has no more room beside memory that cannot move (no swapping, pinned, or anti-thrash off): "
+	       "nvsharectl status shows whose; end one, or ask for less";
+}
+
 /* Once: frameworks come here often, free what they cached and try again. */
 static void tell_denied(const struct nvs_gpu *gpu, uint32_t reason, uint64_t bytes)
 {
@@ -328,9 +340,9 @@ static void tell_denied(const struct nvs_gpu *gpu, uint32_t reason, uint64_t byt
 			(unsigned long long)(bytes >> 20), (unsigned long long)(gpu->allocated >> 20),
 			(unsigned long long)(gpu->mem_limit >> 20));
 	else
-		NVS_WARN("%llu MiB denied, %llu MiB are in use here: the %s has no more room",
-			(unsigned long long)(bytes >> 20), (unsigned long long)(gpu->allocated >> 20),
-			reason == NVS_DENY_HOST ? "host's memory" : "card");
+		NVS_WARN("%llu MiB denied, %llu MiB are in use here: the %s", (unsigned long long)(bytes >> 20),
+			(unsigned long long)(gpu->allocated >> 20),
+			reason == NVS_DENY_HOST ? no_room_on_host : no_room_on_card(gpu, bytes));
 }
 
 CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool *resident)
@@ -349,6 +361,7 @@ CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool *resident)
 						   : decide_locally(gpu, bytes, resident);
 		seen.allocated = gpu->allocated;
 		seen.mem_limit = gpu->mem_limit;
+		seen.card = gpu->card;
 	}
 	pthread_mutex_unlock(&nvs_link.lock);
 	pthread_setcancelstate(cancel, NULL);

@@ -70,6 +70,7 @@ class Variable(Generic[T]):
     default: T
     allowed: str
     parse: Callable[[str], T]
+    otherwise: str = ""  # the default in words, where the value does not say it
 
 
 def _whole(name: str, default: int, low: int, high: int) -> Variable[int]:
@@ -115,8 +116,8 @@ def _switch(name: str) -> Variable[bool]:
     return Variable(name, False, "on or off (also 1, 0, true, false, yes, no)", parse)
 
 
-def _size(name: str) -> Variable[int | None]:
-    return Variable(name, None, f"a size ({SIZE_FORMS})", parse_size)
+def _size(name: str, otherwise: str = "none") -> Variable[int | None]:
+    return Variable(name, None, f"a size ({SIZE_FORMS})", parse_size, otherwise)
 
 
 SCHEDULING_MODE = _choice("NVSHARE_SCHEDULING_MODE", MODES)
@@ -126,8 +127,9 @@ SWITCH_TIME_FIXED = _whole("NVSHARE_SWITCH_TIME_FIXED", 30, *QUANTUM_BOUNDS)
 SWITCH_TIME_MULTIPLIER = _number("NVSHARE_SWITCH_TIME_MULTIPLIER", 5, 1, 1000)
 COMPUTE_WINDOW = _whole("NVSHARE_COMPUTE_WINDOW_MS", 2000, 100, 60000)
 MEMORY_RESERVE = _whole("NVSHARE_MEMORY_RESERVE_PERCENT", 0, 0, 90)
-CARD_MEMORY = _size("NVSHARE_CARD_MEMORY")
-HOST_MEMORY = _size("NVSHARE_HOST_MEMORY")
+_HOST_SHARE = 0.8  # of the machine's memory; the rest stays for the programs themselves
+CARD_MEMORY = _size("NVSHARE_CARD_MEMORY", "the card, less its contexts")
+HOST_MEMORY = _size("NVSHARE_HOST_MEMORY", f"{_HOST_SHARE:.0%} of the machine's memory".replace("%", " %"))
 GPU_MEMORY_LIMIT = _size("NVSHARE_GPU_MEMORY_LIMIT")
 GPU_CORE_LIMIT = _whole("NVSHARE_GPU_CORE_LIMIT", 100, *CORE_BOUNDS)
 PRIORITY = _choice("NVSHARE_PRIORITY", PRIORITIES)
@@ -154,7 +156,7 @@ class Environment:
         try:
             return variable.parse(text)
         except ValueError:
-            default = "none" if variable.default is None else variable.default
+            default = variable.otherwise or variable.default
             default = {True: "on", False: "off"}[default] if isinstance(default, bool) else default
             self.warnings.append(
                 f"{variable.name}={text!r} cannot be used: allowed is {variable.allowed}; using the default, {default}"
@@ -209,9 +211,6 @@ def scheduler_config(
         debug=debug or environment.get(DEBUG),
         defaulted=frozenset(defaulted),
     )
-
-
-_HOST_SHARE = 0.8  # of the machine's memory; the rest stays for the programs themselves
 
 
 def host_memory_budget(meminfo: Path = Path("/proc/meminfo")) -> int | None:

@@ -108,8 +108,8 @@ def progress_bars() -> Iterator[mission.Started]:
 
 
 @contextlib.contextmanager
-def plain_errors() -> Iterator[None]:
-    """What can go wrong outside of us, as one line and an exit code.
+def plain_errors(advised_node: str = "2xT4") -> Iterator[None]:
+    """What can go wrong outside of us, as one line and an exit code; ``advised_node`` is for those without a GPU.
 
     A polite kill, or the end of the terminal, ends us as cleanly as Ctrl-C.
     """
@@ -120,7 +120,7 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except NoCards as error:
-        fail(f"{error}. Without a GPU use --sim 2xT4 (simulated) or --model 2xT4 (computed)", 2)
+        fail(f"{error}. Without a GPU use --sim {advised_node} (simulated) or --model {advised_node} (computed)", 2)
     except (SchedulerError, SimError, NativeMissing, TeamStalled, NotCalibrated, mission.BaselineFailed) as error:
         fail(str(error), 1)
     except KeyboardInterrupt:
@@ -168,14 +168,10 @@ def _show(title: str, rows: list[Row]) -> None:
 
 
 def require_writable(path: Path | None) -> None:
-    """End at once, and not after minutes of work, when the result cannot be written; what is there stays until then.
-
-    The directory of the file is made where it is missing, those above it are not.
-    """
+    """End at once, and not after minutes of work, when the result cannot be written; what is there stays until then."""
     if path is None:
         return
     try:
-        path.parent.mkdir(exist_ok=True)
         there = path.exists()
         with path.open("a"):
             pass
@@ -307,6 +303,9 @@ def mission_command(
     sys.exit(0 if all(row.passed and row.recovered for row in rows) else 1)
 
 
+_LARGE_NODE = "A100-40G"  # has room for what is declared by default, and for contexts
+
+
 @dataclass(frozen=True)
 class _Declared:
     """A card of which a part is declared: where runs happen, how fast its link is, and how many adds of 1 GiB of
@@ -352,6 +351,12 @@ def _card_memory(default: str) -> Callable[[Any], Any]:
     )
 
 
+def _require(problem: str | None) -> None:
+    """Refuse, before anything is started, what cannot be measured."""
+    if problem is not None:
+        raise click.UsageError(problem)
+
+
 @command.command("eviction")
 @_MODEL
 @_SIM
@@ -370,8 +375,9 @@ def eviction_command(
 
     Exit code 1 when a task failed, or a switch moved more than what does not fit and half a GiB.
     """
+    _require(eviction.problem(card_memory))
     require_writable(json_path)
-    with plain_errors(), _declared_card(model_spec, sim_spec, speed, card_memory) as card:
+    with plain_errors(_LARGE_NODE), _declared_card(model_spec, sim_spec, speed, card_memory) as card:
         rows = [
             eviction.measure(card.backend, sizes, card_memory, card.its, speed, ignore_progress)
             for sizes in eviction.CASES
@@ -400,13 +406,9 @@ def swap_command(
 
     First the link is measured by plain driver calls: pinned copies one way, the other, and both from two processes.
     """
-    if not card_memory // 2 < size <= card_memory:
-        raise click.UsageError(
-            f"two tasks of {config.format_size(size)} do not take turns on {config.format_size(card_memory)}: --size "
-            "is more than half of --card-memory and at most all of it"
-        )
+    _require(swap.problem(card_memory, size))
     require_writable(json_path)
-    with plain_errors(), _declared_card(model_spec, sim_spec, speed, card_memory) as card:
+    with plain_errors(_LARGE_NODE), _declared_card(model_spec, sim_spec, speed, card_memory) as card:
         row = swap.measure(card.backend, card.link, size, card_memory, card.its, speed, ignore_progress)
     click.echo(f"nvshare bench swap on {card.backend.title}\n\n{swap_report(row)}")
     _write(json_path, card.backend.source, [row.to_dict()])

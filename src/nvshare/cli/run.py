@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ _FORWARDED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, sign
 _IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
 _GRACE = 2.0  # seconds that processes left behind have between SIGTERM and SIGKILL
 _RETRY = 0.2  # seconds between attempts to reach a scheduler that went away
+_LOOK = 1.0  # seconds that a look at who waits may take
+_END_GRACE = 5.0  # seconds that a command which Ctrl-C does not reach has between SIGTERM and SIGKILL
 
 
 def say(text: str) -> None:
@@ -70,11 +72,20 @@ def start_scheduler(place: Surroundings, card_memory: int | None = None, mode: s
     if started:
         log = place.socket.parent / LOG_NAME
         say(f"started a scheduler for {what} on {place.socket} (log: {log})")
+        _warn_of_unusable(env)
     elif card_memory is not None or mode is not None:
         say(
             f"a scheduler runs on {place.socket} already: --card-memory and --mode count for a new one only "
             "(change the mode with: nvsharectl set --mode)"
         )
+
+
+def _warn_of_unusable(env: Mapping[str, str]) -> None:
+    """Settings that a scheduler started for this cannot use: it says so in its log, which nobody looks at."""
+    environment = config.Environment(env)
+    config.scheduler_config(environment)
+    for warning in environment.warnings:
+        click.echo(f"[NVSHARE][WARN]: {warning}", err=True)
 
 
 def interposer() -> Path:
@@ -94,6 +105,7 @@ class RunGroup:
         self._quotas = quotas
         self._stop = threading.Event()
         self.inside: str | None = None  # the outermost run that we are in ourselves, whose quotas count
+        self._name: str | None = None
         self._connection = self._open()
         self._thread = threading.Thread(target=self._keep_open, daemon=True)
 
@@ -107,10 +119,22 @@ class RunGroup:
         self._thread.join()
         self._connection.close()
 
+    def waits(self) -> bool:
+        """Whether a task of this run waits for its turn or for memory: in a call to the driver, where a language's own
+        answer to Ctrl-C comes only after it."""
+        try:
+            with Connection(self._socket, _LOOK) as connection:
+                clients = connection.status()["clients"]
+        except SchedulerError:
+            return False  # without a scheduler nobody waits for long
+        group = f"run:{self.inside or self._name}"
+        return any(client["group"] == group and _is_waiting(client) for client in clients)
+
     def _open(self) -> Connection:
         connection = Connection(self._socket)
         try:
-            self.inside = connection.request("run", **self._quotas).get("inside")
+            answer = connection.request("run", **self._quotas)
+            self._name, self.inside = answer.get("run"), answer.get("inside")
         except SchedulerError:
             connection.close()
             raise
@@ -129,6 +153,10 @@ class RunGroup:
                     return
                 except SchedulerError:
                     self._stop.wait(_RETRY)
+
+
+def _is_waiting(client: Mapping[str, Any]) -> bool:
+    return client["state"] == "waiting" or any(gpu["waiting_for"] for gpu in client["gpus"])
 
 
 def _adopt_orphans() -> None:
@@ -151,16 +179,42 @@ def _start(command: tuple[str, ...], env: Mapping[str, str]) -> int:
         fail(f"{command[0]}: {error.strerror}", 126)
 
 
-def _await(child: int) -> int:
-    """Wait for the command, passing signals on; its exit code, 128 + n when signal n ended it."""
+def _await(child: int, waits: Callable[[], bool]) -> int:
+    """Wait for the command, passing signals on; its exit code, 128 + n when signal n ended it.
+
+    ``waits`` tells whether it can react to Ctrl-C at all. Where it cannot, the second one ends it, the third at once:
+    a session that reacts, such as an interpreter, may be interrupted as often as one likes.
+    """
+    unheard = 0
+    kill_at: float | None = None
     while True:
-        info = signal.sigwaitinfo(_FORWARDED | {signal.SIGCHLD})
-        if info.si_signo == signal.SIGCHLD:
+        info = _next_signal(kill_at)
+        if info is not None and info.si_signo == signal.SIGCHLD:
             code = _reap(child)
             if code is not None:
                 return code
-        elif info.si_code != _SI_KERNEL:  # one from the terminal has reached the command already
+            continue
+        if kill_at is not None and (info is None or info.si_signo == signal.SIGINT):
+            os.kill(child, signal.SIGKILL)
+            kill_at = None
+            continue
+        assert info is not None  # without a deadline there is one
+        if info.si_signo == signal.SIGINT:
+            unheard = unheard + 1 if waits() else 0
+            if unheard == 2:
+                say("the task waits inside the GPU driver and does not react; ending it")
+                os.kill(child, signal.SIGTERM)
+                kill_at = time.monotonic() + _END_GRACE
+                continue
+        if info.si_code != _SI_KERNEL:  # one from the terminal has reached the command already
             os.kill(child, info.si_signo)
+
+
+def _next_signal(deadline: float | None) -> signal.struct_siginfo | None:
+    awaited = _FORWARDED | {signal.SIGCHLD}
+    if deadline is None:
+        return signal.sigwaitinfo(awaited)
+    return signal.sigtimedwait(awaited, max(0.0, deadline - time.monotonic()))
 
 
 def _reap(child: int) -> int | None:
@@ -262,7 +316,7 @@ def _run(command: tuple[str, ...], variables: Mapping[str, str], socket: Path, q
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
     child = _start(command, env)
     group.start()
-    code = _await(child)
+    code = _await(child, group.waits)
     _end_leftovers()
     group.close()
     return code

@@ -228,6 +228,8 @@ def _waiting_for(place: Attachment, now: float) -> str | None:
         return None
     if place.standing is Standing.DRAINING:
         return "its own drain"
+    if place.silent:
+        return "an answer of its process, which does not react"
     if not can_ever_run(client):
         if oversubscribed(gpu) and not place.whole:
             return "room beside memory that cannot be moved"

@@ -467,8 +467,9 @@ class Turns:
         self.rebound()
         self._log(
             Level.WARN,
-            f"Client {client.hex} is stuck: it did not drain within {self.node.settings.drain_deadline:g} s on GPU "
-            f"{gpu.uuid}; it runs on beside the others until it releases",
+            f"Client {client.hex} (pid {client.pid}) is stuck: it did not drain within "
+            f"{self.node.settings.drain_deadline:g} s on GPU {gpu.uuid}; it stays there beside the others until it "
+            "releases",
         )
 
     def _is_overdue(self, place: Attachment) -> bool:

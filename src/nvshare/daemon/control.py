@@ -8,7 +8,7 @@ from typing import Any
 
 from nvshare.config import CORE_BOUNDS, MAX_SIZE, MODES, PRIORITIES, QUANTUM_BOUNDS, SIZE_FORMS, SWITCH_TIMES
 from nvshare.core import events
-from nvshare.core.settings import Mode, Priority, Settings, SwitchTime
+from nvshare.core.settings import Mode, Priority, SwitchTime
 from nvshare.daemon.translate import printable
 
 OPERATIONS = ("status", "set", "limit", "run")
@@ -82,8 +82,8 @@ def _priority(request: Request) -> Priority | None:
     return None if value is None else Priority[value.upper()]
 
 
-def settings_change(now: float, present: Settings, request: Request) -> events.SettingsChanged:
-    """``set``, checked against the settings it would change."""
+def settings_change(now: float, request: Request) -> events.SettingsChanged:
+    """``set``; whether it fits to the settings it would change, the core knows."""
     _only(request, "mode", "anti_thrash", "quantum", "switch_time")
     mode = _choice(request, "mode", MODES)
     switch_time = _choice(request, "switch_time", SWITCH_TIMES)
@@ -93,18 +93,13 @@ def settings_change(now: float, present: Settings, request: Request) -> events.S
         raise ControlError("anti_thrash is true or false")
     if mode is None and switch_time is None and anti_thrash is None and quantum is None:
         raise ControlError("set needs one of mode, anti_thrash, quantum, switch_time")
-    event = events.SettingsChanged(
+    return events.SettingsChanged(
         now,
         mode=None if mode is None else Mode(mode),
         anti_thrash=anti_thrash,
         switch_time=None if switch_time is None else SwitchTime(switch_time),
         quantum=None if quantum is None else float(quantum),
     )
-    try:
-        present.changed(mode=event.mode, switch_time=event.switch_time, quantum=event.quantum)
-    except ValueError as error:
-        raise ControlError(str(error)) from error
-    return event
 
 
 @dataclass(frozen=True)

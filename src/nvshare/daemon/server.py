@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from nvshare import __version__
 from nvshare.core import commands, events
-from nvshare.core.settings import Settings
 from nvshare.daemon import control, identity
 from nvshare.daemon.connection import ClientConnection
 from nvshare.daemon.contexts import ContextMeter, Recorded
@@ -51,12 +50,11 @@ class Snapshot(Protocol):
 class Core(Protocol):
     """The scheduler core, as far as the daemon knows it."""
 
-    @property
-    def settings(self) -> Settings: ...
-
     def handle(self, event: events.Event) -> list[commands.Command]: ...
 
     def snapshot(self, now: float) -> Snapshot: ...
+
+    def why_unchanged(self, event: events.SettingsChanged) -> str | None: ...
 
 
 class Daemon:
@@ -344,8 +342,11 @@ class Daemon:
         return self._core.snapshot(self.now()).to_dict()
 
     def _set(self, connection: ClientConnection, request: control.Request) -> dict[str, Any]:
-        event = control.settings_change(self.now(), self._core.settings, request)
+        event = control.settings_change(self.now(), request)
         self._require_operator(connection)
+        reason = self._core.why_unchanged(event)
+        if reason is not None:
+            raise control.ControlError(reason)
         self.dispatch(event)
         return {"settings": self._snapshot()["settings"]}
 
@@ -416,13 +417,14 @@ class Daemon:
 class _Stopped:
     """Stands in for the core while connections are closed at the end: nobody is left to be told anything."""
 
-    settings = Settings()
-
     def handle(self, event: events.Event) -> list[commands.Command]:
         return []
 
     def snapshot(self, now: float) -> Snapshot:
         raise RuntimeError("the scheduler has stopped")
+
+    def why_unchanged(self, event: events.SettingsChanged) -> str | None:
+        return "the scheduler has stopped"
 
 
 def about(socket_path: str) -> dict[str, Any]:

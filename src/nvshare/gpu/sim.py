@@ -241,7 +241,8 @@ def up(
 
 
 def find(name: str) -> SimNode:
-    """The node of that name; ``NodeNotFound`` with the names of those that are up."""
+    """The node of that name, a card's for one of it (``T4`` is ``1xT4``, as ``up`` names it); ``NodeNotFound`` with the
+    names of those that are up."""
     return _load(_directory_of(name))
 
 
@@ -264,9 +265,20 @@ def down(name: str) -> None:
 
 
 def _directory_of(name: str) -> Path:
-    if name not in names():
-        raise NodeNotFound(f"no simulated node {name!r} is up (up: {', '.join(names()) or 'none'})")
-    return _nodes_directory() / name
+    known = names()
+    for found in (name, _name_of(name)):
+        if found in known:
+            return _nodes_directory() / found
+    raise NodeNotFound(f"no simulated node {name!r} is up (up: {', '.join(known) or 'none'})")
+
+
+def _name_of(spec: str) -> str | None:
+    """What ``up`` calls the node of this spec; None when it is none."""
+    try:
+        count, card = parse_node(spec)
+    except ValueError:
+        return None
+    return f"{count}x{card.name}"
 
 
 def _nodes_directory() -> Path:

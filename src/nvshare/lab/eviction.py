@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from nvshare import config
 from nvshare.lab.outcome import PLAIN, Backend, Progress, RunPlan, TaskPlan, TaskResult, ignore_progress
 from nvshare.lab.workloads.spec import FLOAT_BYTES, WORKLOADS, Workload
 
@@ -17,6 +18,17 @@ ALLOWANCE = GIB // 2  # chunks do not fit to the byte
 QUANTUM = 1.0  # seconds: the shortest turn there is
 _WORK = 3.0  # seconds of the scheduler's clock that each task computes
 _CALIBRATION = 400  # adds that tell how fast a card is
+
+
+def problem(declared: int) -> str | None:
+    """Why the cases cannot take turns on a card of which so much is declared; None when they can."""
+    largest, least = max(max(sizes) for sizes in CASES), min(sum(sizes) for sizes in CASES)
+    if largest * GIB <= declared < least * GIB:
+        return None
+    return (
+        f"tasks of up to {largest} GiB do not take turns on {config.format_size(declared)}: --card-memory is "
+        f"{largest}GiB or more, and less than {least}GiB, which all of them would fit in"
+    )
 
 
 def sized(size: int, iterations: int) -> Workload:

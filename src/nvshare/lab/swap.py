@@ -5,12 +5,23 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nvshare import config
 from nvshare.lab.eviction import GIB, sized
 from nvshare.lab.linkspeed import LinkSpeed
 from nvshare.lab.outcome import Backend, Progress, RunPlan, TaskPlan, TaskResult
 
 QUANTUM = 2.0  # seconds: short turns make many switches
 _WORK = 10.0  # seconds of the scheduler's clock that each task computes
+
+
+def problem(declared: int, size: int) -> str | None:
+    """Why two tasks of this size cannot take turns on a card of which so much is declared; None when they can."""
+    if declared // 2 < size <= declared:
+        return None
+    return (
+        f"two tasks of {config.format_size(size)} do not take turns on {config.format_size(declared)}: --size "
+        "is more than half of --card-memory and at most all of it"
+    )
 
 
 @dataclass(frozen=True)

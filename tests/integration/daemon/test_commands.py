@@ -12,11 +12,28 @@ from pathlib import Path
 
 import pytest
 
-from nvshare.client.connection import NoScheduler, OtherVersion, RequestRefused, SchedulerError
+from nvshare.client.connection import Connection, NoScheduler, OtherVersion, RequestRefused, SchedulerError
 from nvshare.client.spawn import LOG_NAME, SchedulerNotStarted, ensure_scheduler, is_running
+from nvshare.wire import messages as wire
 
 GIB = 1 << 30
 SOURCE = Path(__file__).resolve().parents[3] / "src"
+
+
+FOREVER = "print('up', flush=True)\nwhile True: signal.pause()\n"
+WAITING_TASK = f"""
+import os, pathlib, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import conftest
+from nvshare.wire import messages as wire
+for name in sys.argv[2:]:
+    signal.signal(signal.Signals["SIG" + name], lambda *_, name=name: print(name, flush=True))
+client = conftest.WireClient(pathlib.Path(os.environ["NVSHARE_SOCK"]))
+client.register(sys.argv[1])
+client.send(wire.ReqLock(0))
+while True:
+    signal.pause()
+"""
 
 
 def command(module: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -101,10 +118,20 @@ class TestNvsharectl:
         assert code == 2
         assert scheduler.status()["settings"]["mode"] == "auto"
 
-    def test_other_version_is_named(self, tmp_path):
-        from nvshare.client.connection import Connection
-        from nvshare.wire import messages as wire
+    def test_settings_that_memory_stands_against_are_refused_as_a_whole(self, scheduler, connect):
+        # GIVEN two tasks that do not fit together
+        for _ in range(2):
+            client = connect(scheduler)
+            client.register(wire.GpuEntry(scheduler.gpus[0]), flags=wire.FLAG_CAN_SWAP)
+            client.request_memory(12 * GIB)
+        before = scheduler.status()["settings"]
+        # WHEN turns are switched off THEN the reason is told, and nothing changed
+        code, out, err = ctl(scheduler, "-T", "1", "-S", "off")
+        assert (code, out) == (2, "")
+        assert "anti-thrash stays on while memory of tasks waits" in err
+        assert scheduler.status()["settings"] == before
 
+    def test_other_version_is_named(self, tmp_path):
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(tmp_path / "s"))
             listener.listen()
@@ -171,6 +198,38 @@ class TestRun:
         process.terminate()
         finish(process)
 
+    def test_second_ctrl_c_ends_a_task_that_waits_and_hears_nothing(self, scheduler, connect):
+        # GIVEN a task that waits for its turn and hears of no signal but the last one
+        self.occupy(scheduler, connect)
+        process = run(scheduler, "--", sys.executable, "-c", WAITING_TASK, scheduler.gpus[0], "INT", "TERM")
+        scheduler.wait_until(lambda status: any(client["state"] == "waiting" for client in status["clients"]))
+        # WHEN it is interrupted THEN the second time it is told to end, and the third time it is made to
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "INT\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "TERM\n"
+        process.send_signal(signal.SIGINT)
+        code, out, err = finish(process)
+        assert (code, out) == (128 + signal.SIGKILL, "")
+        assert err.count("the task waits inside the GPU driver and does not react; ending it\n") == 1
+
+    def test_command_that_does_not_wait_may_be_interrupted_often(self, scheduler):
+        script = "import signal\nsignal.signal(2, lambda *_: print('INT', flush=True))\n" + FOREVER
+        process = run(scheduler, "--", sys.executable, "-c", script)
+        assert process.stdout.readline() == "up\n"
+        for _ in range(4):
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() == "INT\n"
+        process.terminate()
+        assert finish(process)[0] == 128 + signal.SIGTERM
+
+    def occupy(self, scheduler, connect) -> None:
+        """Somebody else has the turn on the first card."""
+        scheduler.ask("set", mode="serial")
+        other = connect(scheduler)
+        other.register(scheduler.gpus[0])
+        other.take_turn()
+
     def test_what_the_command_leaves_running_is_ended(self, scheduler, tmp_path):
         # GIVEN a command that leaves a grandchild behind, which holds a pipe open
         script = "sh -c 'trap \"\" TERM; echo left; while :; do sleep 1000; done' & read x < /dev/null; sleep 0"
@@ -201,6 +260,15 @@ class TestSpawn:
         _, out, _ = finish(command("nvshare.cli.ctl", "--sim", node.name, "status", "--json"))
         status = json.loads(out)
         assert (len(status["gpus"]), status["gpus"][0]["capacity"], status["settings"]["mode"]) == (2, GIB, "serial")
+
+    def test_settings_it_cannot_use_are_told_to_whoever_starts_it(self, tmp_path):
+        # GIVEN a user without a node, and a size that is none
+        environment = {"XDG_RUNTIME_DIR": str(tmp_path), "NVSHARE_HOST_MEMORY": "abc"}
+        # WHEN a run starts a scheduler, and another run finds it
+        told = [finish(command("nvshare", "run", "--sim", "T4", "--", "true", **environment))[2] for _ in range(2)]
+        finish(command("nvshare", "sim", "down", "T4", **environment))
+        # THEN the first one is told
+        assert [text.count("NVSHARE_HOST_MEMORY='abc' cannot be used") for text in told] == [1, 0]
 
     def test_of_many_who_start_at_once_one_does(self, node):
         script = (

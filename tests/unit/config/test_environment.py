@@ -69,6 +69,8 @@ def test_command_line_goes_before_the_environment():
         (config.GPU_MEMORY_LIMIT, "4X", "4Gi or 4GiB", "none"),
         (config.PRIORITY, "urgent", "normal or high", "normal"),
         (config.REQUIRE, "maybe", "on or off", "off"),
+        (config.GPU_MEMORY_LIMIT, "much", "a size", "none"),
+        (config.HOST_MEMORY, "abc", "a size", "80 % of the machine's memory"),
         (config.MEMORY_RESERVE, "-1", "from 0 to 90", "0"),
         (config.VIRTUAL_DEVICES, "0", "from 1 to 1000", "10"),
         (config.PLACEMENT, "best", "spread or pack", "spread"),

@@ -178,12 +178,18 @@ def test_without_turns_nothing_is_admitted_beyond_the_card() -> None:
 def test_anti_thrash_stays_on_while_memory_waits_for_its_card() -> None:
     scene = pair()
 
-    answer = scene.change(anti_thrash=False)
+    before = scene.scheduler.settings
+    off = e.SettingsChanged(scene.now, anti_thrash=False, quantum=1.0)
+    reason = scene.scheduler.why_unchanged(off)
+    answer = scene.change(anti_thrash=False, quantum=1.0)
 
+    assert said(answer, c.Level.WARN) == [f"Settings unchanged: {reason}"]
+    assert scene.scheduler.settings == before
     assert only(answer, c.SchedOff) == []
     assert "anti-thrash stays on while memory of tasks waits for GPU GPU-a" in said(answer, c.Level.WARN)[0]
     scene.gone(1)
     scene.move_all()
+    assert scene.scheduler.why_unchanged(off) is None
     assert only(scene.change(anti_thrash=False), c.SchedOff) == [c.SchedOff(2)]
 
 

@@ -37,6 +37,20 @@ def test_a_node_is_made_once_and_joined_afterwards() -> None:
     assert not made.directory.exists()
 
 
+def test_a_card_alone_is_a_node_of_one() -> None:
+    made = sim.up("T4")
+    assert made.name == "1xT4"
+    assert sim.find("T4") == sim.find("t4") == made
+    # AND a node that has the card's name itself comes first
+    named = sim.up("2xT4", name="T4")
+    assert sim.find("T4") == named
+    sim.down("T4")
+    sim.down("T4")
+    assert sim.names() == []
+    with pytest.raises(sim.NodeNotFound, match="no simulated node 'T4' is up"):
+        sim.find("T4")
+
+
 def test_uuids_look_real_and_differ_between_nodes() -> None:
     uuids = [*sim.up("2xT4").uuids, *sim.up("2xT4", name="other").uuids]
     assert len(set(uuids)) == 4

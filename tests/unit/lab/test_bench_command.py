@@ -1,8 +1,9 @@
-"""``nvshare bench mission`` as a user types it, in the model."""
+"""``nvshare bench`` as a user types it, in the model."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nvshare.cli.bench import command, plain_errors
+from nvshare.gpu.cards import NoCards
 from nvshare.lab import mission
 
 FIELDS = {"test", "tasks", "mode", "duration_s", "baseline_s", "ratio", "swapped_bytes", "switches", "source"}
@@ -38,7 +40,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
 ) -> None:
     monkeypatch.setattr(mission.Mission, "rows", lambda *_: pytest.fail("it ran"))
     (tmp_path / "file").touch()
-    for target in (tmp_path / "no" / "such" / "x.json", tmp_path / "file" / "x.json"):
+    for target in (tmp_path / "no" / "x.json", tmp_path / "file" / "x.json"):
         result = bench("--model", "2xT4", "--json", str(target))
         assert result.exit_code == 2
         assert result.output.startswith(f"[NVSHARE][FATAL]: --json {target}: cannot be written (")
@@ -46,10 +48,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
     assert not (tmp_path / "no").exists()
 
 
-def test_the_directory_of_the_file_is_made_and_what_was_there_stays_until_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = tmp_path / "build" / "x.json"
+def test_what_was_in_the_file_stays_until_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "x.json"
     assert bench("--model", "2xT4", "--shorten", "0.01", "--only", "3", "--json", str(target)).exit_code == 0
     earlier = target.read_text()
     monkeypatch.setattr(mission.Mission, "rows", interrupted)
@@ -101,3 +101,36 @@ def test_bad_input_is_refused_with_what_is_allowed(arguments: tuple[str, ...], e
     assert result.exit_code == 2
     assert explanation in " ".join(result.output.split())
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "explanation"),
+    [
+        (("eviction", "--card-memory", "11GiB"), "12GiB or more, and less than 18GiB"),
+        (("eviction", "--card-memory", "18GiB"), "12GiB or more, and less than 18GiB"),
+        (("swap", "--card-memory", "8GiB"), "more than half of --card-memory and at most all of it"),
+        (("swap", "--card-memory", "24GiB"), "more than half of --card-memory and at most all of it"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_tasks_that_would_not_take_turns_are_refused_before_anything_starts(
+    arguments: tuple[str, ...], explanation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvshare.cli.bench.places.real", lambda *_: pytest.fail("it started"))
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 2
+    assert explanation in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("name", ["eviction", "swap"])
+def test_without_a_gpu_a_node_is_advised_that_has_the_room(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_cards(*_: object) -> None:
+        raise NoCards("no GPU here")
+
+    monkeypatch.setattr("nvshare.cli.bench.places.real", no_cards)
+    result = CliRunner().invoke(command, [name])
+    assert result.exit_code == 2
+    advised = re.search(r"--sim (\S+)", result.output)
+    assert advised is not None
+    # AND what is advised works
+    assert CliRunner().invoke(command, [name, "--model", advised[1]]).exit_code == 0
