@@ -141,7 +141,16 @@ def _standings_agree(node: Node, turns: Turns) -> Iterator[str]:
 def _gone_own_nothing(node: Node, turns: Turns) -> Iterator[str]:
     """A client that is gone is on no card, in no queue, in no group, and has no alarm."""
     for gpu in node.gpus.values():
-        parts = (gpu.attachments, gpu.running, gpu.draining, gpu.stuck, gpu.queue, gpu.lacking, gpu.gangs, gpu.oversize)
+        parts = (
+            gpu.attachments,
+            gpu.running,
+            gpu.draining,
+            gpu.stuck,
+            gpu.queue,
+            gpu.lacking,
+            gpu.silent,
+            gpu.oversize,
+        )
         for members in parts:
             for client in members.keys() - node.clients.keys():
                 yield f"{client:016x} is gone but still on {gpu.uuid}"

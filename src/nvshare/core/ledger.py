@@ -90,6 +90,10 @@ def silence(place: Attachment, silent: bool) -> None:
     others; should it come for it all the same, it finds the card full and waits."""
     place.had = place.held if place.held > place.bound else place.resident
     place.silent = silent
+    if silent:
+        place.gpu.silent[place.client.id] = place
+    else:
+        del place.gpu.silent[place.client.id]
     _weigh(place)
     _tolerate(place.gpu)
 
@@ -109,6 +113,7 @@ def forget(place: Attachment, settings: Settings) -> None:
     report(place, place.granted, 0, 0, 0)
     gpu.lacking.pop(place.client.id, None)
     gpu.oversize.pop(place.client.id, None)
+    gpu.silent.pop(place.client.id, None)
     measure_context(place, 0, settings)
     sums = place.client.group.allocated
     if sums.get(gpu.uuid) == 0:

@@ -157,7 +157,10 @@ class Residency:
 
 
 def owes(place: Attachment) -> bool:
-    """It was told to give bytes up and has not; or its turn waits for bytes that it was told to bring."""
+    """It does not run, and was told to give bytes up and has not; or its turn waits for bytes that it was told to
+    bring."""
+    if place.standing is not Standing.IDLE:
+        return False
     return place.held > place.bound or (bool(place.client.ticket) and not place.whole and place.target >= place.need)
 
 

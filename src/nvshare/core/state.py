@@ -191,6 +191,7 @@ class GpuState:
     queue: dict[int, Attachment] = field(default_factory=dict)
     gangs: dict[int, None] = field(default_factory=dict)  # clients here that have other cards too; in order of arrival
     lacking: dict[int, Attachment] = field(default_factory=dict)  # those whose memory is not wholly on the card
+    silent: dict[int, Attachment] = field(default_factory=dict)  # those that do not answer
     oversize: dict[int, Attachment] = field(default_factory=dict)  # those of clients that may be larger than the card
     pending: list[HeldRequest] = field(default_factory=list)  # by arrival
     room: Room | None = None  # as computed last; None: something it depends on has changed

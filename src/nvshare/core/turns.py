@@ -51,6 +51,9 @@ class Turns:
     def request(self, place: Attachment) -> None:
         """The client has work. It is granted all of its cards now, or waits for all of them."""
         client = place.client
+        for other in client.gpus.values():
+            if other.silent:
+                self.memory_reported(other, foreseen=False)  # it lives
         if client.ticket:
             client.asked = True
             return
@@ -334,7 +337,7 @@ class Turns:
     def _note_awaited(self, gpu: GpuState) -> None:
         """Does somebody here wait for memory rather than for a turn? That time is not the queue's to answer for."""
         awaited = bool(gpu.pending)
-        if gpu.queue and (gpu.stuck or gpu.lacking):
+        if gpu.queue and (gpu.stuck or gpu.lacking or gpu.silent):
             for place in self.chosen(gpu):
                 if not place.whole:
                     awaited = True

@@ -184,10 +184,9 @@ class World:
         for program in self.programs.values():
             known = self.scheduler._node.clients.get(program.id)
             place = known.gpus.get(uuid) if known is not None else None
-            if place is not None and place.silent and not promised:
-                most += place.held
-            elif uuid in program.gpus:
-                most += program.gpus[uuid].most()
+            if uuid in program.gpus:
+                deaf = place is not None and place.silent and not promised
+                most += min(program.gpus[uuid].most(), place.held if place is not None and deaf else SIZE_MAX)
         return most
 
     def _check_card(self, uuid: str, before: int) -> None:
