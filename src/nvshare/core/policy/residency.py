@@ -75,12 +75,14 @@ def steps(stakes: Sequence[Stake], goals: Sequence[int], limit: int) -> list[tup
         if goal < stake.bound and stake.evictable
     ]
     free = limit - sum(stake.held for stake in stakes)
+    if free < 0:
+        return now  # more is out than there is: first some of it has to come back
     by_claim = sorted(range(len(stakes)), key=lambda index: stakes[index].claim is Claim.SPARE)
     for index in by_claim:
         stake, goal = stakes[index], goals[index]
         if goal <= stake.bound:
             continue
-        reach = min(goal, stake.held + max(0, free))
+        reach = min(goal, stake.held + free)
         worth = reach - stake.bound >= STEP or (reach > stake.bound and reach >= stake.want)
         if worth:
             now.append((index, reach))
