@@ -12,7 +12,7 @@
 
 /* Work that still runs this long after its context's end was asked for is left to the driver. */
 #define END_WAIT_MS 10000
-#define ROOM_WAIT_NS (5 * NVS_NS_PER_S)
+#define CONTEXT_WAIT_NS (5 * NVS_NS_PER_S)
 
 /* The primary context of a device is shared by all who retain it; only the last release ends it. */
 struct primary {
@@ -59,7 +59,7 @@ NVS_EXPORT CUresult cuInit(unsigned flags)
  * waits until others have made room again. */
 #define WHEN_THERE_IS_ROOM(device, call)                                                                               \
 	({                                                                                                             \
-		uint64_t pause = 0, deadline = nvs_now_ns() + ROOM_WAIT_NS;                                            \
+		uint64_t pause = 0, deadline = nvs_now_ns() + CONTEXT_WAIT_NS;                                         \
 		CUresult made = (call);                                                                                \
 		while (made == CUDA_ERROR_OUT_OF_MEMORY && nvs_link_is_counted(device) && nvs_now_ns() < deadline) {   \
 			nvs_sleep_growing(&pause);                                                                     \

@@ -379,32 +379,6 @@ static void requests_are_answered_one_by_one_in_any_order(void)
 	CHECK(nvs_link_request(0, 1024 * MIB, &resident) == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-static void a_release_alone_is_told_soon(void)
-{
-	registered(NVS_SCHED_ON);
-	struct request request = {.bytes = 10 * MIB};
-	struct nvs_mem_request asked;
-	struct nvs_mem_update update;
-	pthread_t asker;
-	pthread_create(&asker, NULL, request_memory, &request);
-	scheduler_expect(NVS_MEM_REQUEST, &asked, sizeof(asked));
-	SCHEDULER_SEND(
-		NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = asked.request, .bytes = 10 * MIB});
-	pthread_join(asker, NULL);
-	nvs_link_release(0, 10 * MIB, 10 * MIB);
-	scheduler_expect(NVS_MEM_UPDATE, &update, sizeof(update));
-	CHECK(update.released == 10 * MIB && update.resident == 0);
-	nvs_link_release(0, 10 * MIB, 10 * MIB); /* more than there is: counted no further */
-	CHECK(nvs_link_allocated(0) == 0);
-}
-
-/* ---- residency ---- */
-
-static void send_target(uint64_t number, uint64_t target)
-{
-	SCHEDULER_SEND(NVS_RESIDENCY, struct nvs_residency message = {.number = number, .target = target});
-}
-
 static bool granted_request(uint64_t bytes)
 {
 	struct request request = {.bytes = bytes};
@@ -419,6 +393,25 @@ static bool granted_request(uint64_t bytes)
 	struct nvs_mem_update told; /* where it is now follows by itself */
 	scheduler_expect(NVS_MEM_UPDATE, &told, sizeof(told));
 	return request.resident;
+}
+
+static void a_release_alone_is_told_soon(void)
+{
+	registered(NVS_SCHED_ON);
+	struct nvs_mem_update update;
+	CHECK(granted_request(10 * MIB));
+	nvs_link_release(0, 10 * MIB, 10 * MIB);
+	scheduler_expect(NVS_MEM_UPDATE, &update, sizeof(update));
+	CHECK(update.released == 10 * MIB && update.resident == 0);
+	nvs_link_release(0, 10 * MIB, 10 * MIB); /* more than there is: counted no further */
+	CHECK(nvs_link_allocated(0) == 0);
+}
+
+/* ---- residency ---- */
+
+static void send_target(uint64_t number, uint64_t target)
+{
+	SCHEDULER_SEND(NVS_RESIDENCY, struct nvs_residency message = {.number = number, .target = target});
 }
 
 static struct nvs_mem_update expect_update(uint64_t applied, uint64_t known_resident)
@@ -520,14 +513,7 @@ static void swapping_can_be_switched_off(void)
 static void work_goes_on_without_the_scheduler_and_is_told_when_it_is_back(void)
 {
 	registered(NVS_SCHED_ON);
-	struct request request = {.bytes = 10 * MIB};
-	struct nvs_mem_request asked;
-	pthread_t asker;
-	pthread_create(&asker, NULL, request_memory, &request);
-	scheduler_expect(NVS_MEM_REQUEST, &asked, sizeof(asked));
-	SCHEDULER_SEND(
-		NVS_MEM_AVAILABLE, struct nvs_mem_available message = {.request = asked.request, .bytes = 10 * MIB});
-	pthread_join(asker, NULL);
+	CHECK(granted_request(10 * MIB));
 	running(7, NVS_FLAG_EXCLUSIVE, 0);
 	/* WHEN it vanishes, THEN submissions go through */
 	scheduler_vanish();
