@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nvshare.core.policy.multiprogramming import computed_room, limit, oversubscribed
 from nvshare.core.residency import can_ever_run
+from nvshare.core.selection import chosen, is_contended
 from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Node, Standing
 
@@ -189,7 +190,7 @@ def _held_up(turns: Turns, place: Attachment) -> bool:
     gpu = place.gpu
     if place.standing is Standing.DRAINING or not place.whole:
         return True
-    if not gpu.turns or place in turns.chosen(gpu):
+    if not gpu.turns or place in chosen(turns.node.settings, gpu):
         return False
     if gpu.running or gpu.draining or not can_ever_run(place.client):
         return True
@@ -200,7 +201,7 @@ def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
     """Whose turn has come but whose memory has not is told to bring all of it, into room that is
     there, or somebody is giving room up for it or does not answer."""
     for gpu in node.gpus.values():
-        for place in turns.chosen(gpu) if gpu.lacking else ():
+        for place in chosen(turns.node.settings, gpu) if gpu.lacking else ():
             there = place.resident >= place.need or gpu.held <= limit(gpu)
             comes = place.whole or (place.bound >= place.need and there)
             if not comes and not (gpu.draining or gpu.pending or _gives_up(gpu)):
@@ -243,7 +244,7 @@ def _must_end(client: Client, turns: Turns) -> bool:
     for place in client.gpus.values():
         if place.standing is Standing.DRAINING:
             return True
-        if place.standing is Standing.RUNNING and place.gpu.turns and turns.is_contended(place.gpu):
+        if place.standing is Standing.RUNNING and place.gpu.turns and is_contended(turns.node.settings, place.gpu):
             return True
     return False
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from nvshare.core import ledger
-from nvshare.core.commands import DenyMemory, GrantMemory, HoldMemory, PrepareSwapOut, SetResidency
+from nvshare.core.commands import DenyMemory, GrantMemory, HoldMemory, Level, Log, PrepareSwapOut, SetResidency
 from nvshare.core.policy.admission import admit
-from nvshare.core.policy.multiprogramming import extra, fixed, limit, oversubscribed, room
+from nvshare.core.policy.multiprogramming import MIB, extra, fixed, limit, oversubscribed, room
 from nvshare.core.policy.residency import Claim, Stake, plan, steps
 from nvshare.core.state import Attachment, Client, GpuState, HeldRequest, Node, Standing
 
@@ -117,10 +117,28 @@ class Residency:
         elif place.confirm_by is None and not place.silent:
             place.confirm_by = self.node.now + self.node.settings.drain_deadline
 
-    def ask_again(self, place: Attachment) -> None:
-        """It knew what to do and has not done it. One that lives says so: the card may be full of something else."""
+    def is_overdue(self, place: Attachment) -> bool:
+        return place.confirm_by is not None and place.confirm_by <= self.node.now
+
+    def confront(self, place: Attachment) -> bool:
+        """The time for what it was told is over. True: it says nothing, and whoever fits beside what it has goes on.
+        One that knew what to do is asked again: if it lives it says so, and the card is full of something else."""
         place.confirm_by = None
-        self._tell(place, min(place.target, place.allocated))
+        if not owes(place):
+            return False
+        gives = place.held - place.bound
+        if gives <= 0 and place.applied == place.number:
+            self._tell(place, min(place.target, place.allocated))
+            return False
+        does = f"give up {gives // MIB} MB" if gives > 0 else f"bring {(place.need - place.resident) // MIB} MB"
+        ledger.silence(place, True)
+        deadline = self.node.settings.drain_deadline
+        text = (
+            f"Client {place.client.hex} (pid {place.client.pid}) does not {does} on GPU {place.gpu.uuid}: no answer "
+            f"within {deadline:g} s; the others go on beside what it has there"
+        )
+        self.node.commands.append(Log(Level.WARN, text))
+        return True
 
     def prepare(self, gpu: GpuState) -> None:
         """Tell those who run, and for whose place others wait, how much may have to leave the card after them."""

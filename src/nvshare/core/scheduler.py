@@ -1,8 +1,8 @@
 """The scheduler: ``handle(event)`` is the one door through which its state changes.
 
 It never raises on an event: what concerns an unknown client or card is ignored with a log line, and a client that
-breaks the rules is expelled with a reason. ``turns.py`` decides who runs, ``residency.py`` whose memory is on the
-cards, ``ledger.py`` books it, ``limits.py`` keeps quotas.
+breaks the rules is expelled with a reason. ``selection.py`` says whose turn it is, ``turns.py`` carries it out,
+``residency.py`` whose memory is on the cards, ``ledger.py`` books it, ``limits.py`` keeps quotas.
 """
 
 from __future__ import annotations

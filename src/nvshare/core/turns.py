@@ -4,7 +4,7 @@ Gang scheduling: a client's cards are granted all or none and dropped together, 
 on another. Clients wait in one order of arrival (their ticket) that every card's queue keeps, and room on a card is
 kept for a waiter that is not ready on its other cards; so no two clients wait for each other, and nobody is overtaken
 by one that stands in its way. A client runs only while all of its memory is on its cards: who may run is decided first
-(``chosen``), ``residency.py`` then brings its memory, and the grant follows when that has arrived.
+(``selection.py``), ``residency.py`` then brings its memory, and the grant follows when that has arrived.
 
 The public methods may leave cards to be looked at again; ``settle`` does that once per event, so that a release and the
 grant it makes possible are one answer.
@@ -13,15 +13,12 @@ grant it makes possible are one answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
-from nvshare.core import ledger
 from nvshare.core.commands import Drop, Grant, Level, Log, WakeAt
-from nvshare.core.policy.demand import compatible
-from nvshare.core.policy.multiprogramming import MIB, fixed, reason, room, share, takes_turns
+from nvshare.core.policy.multiprogramming import MIB, reason, takes_turns
 from nvshare.core.policy.quantum import longest_turn, quantum, typical
-from nvshare.core.policy.queue import fitting_set
-from nvshare.core.residency import Residency, can_ever_run, owes
+from nvshare.core.residency import Residency, can_ever_run
+from nvshare.core.selection import chosen, has_room, is_contended, surplus, waiters
 from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Node, Standing, Switch
 from nvshare.core.timers import Alarms
@@ -91,10 +88,10 @@ class Turns:
     def demand_changed(self, place: Attachment, demand: float) -> None:
         """It was measured how much of the card's time the client uses: others may run beside it now, or no longer."""
         gpu = place.gpu
-        before = self.chosen(gpu) if gpu.turns and gpu.queue else []
+        before = chosen(self.node.settings, gpu) if gpu.turns and gpu.queue else []
         place.demand = demand
         if gpu.turns and gpu.queue:
-            self.reconsider(gpu, foreseen=before == self.chosen(gpu))
+            self.reconsider(gpu, foreseen=before == chosen(self.node.settings, gpu))
 
     def adopt(self, place: Attachment, number: int) -> None:
         """A client came back with a grant of an earlier scheduler: it counts as held."""
@@ -224,7 +221,7 @@ class Turns:
         elif gpu.pending and gpu.turns:
             self._drop_surplus(gpu)
         if gpu.lacking or gpu.pending or (gpu.expecting and self.node.settings.anti_thrash):
-            for place in self.memory.move(gpu, self._waiters):
+            for place in self.memory.move(gpu, waiters):
                 self._set_alarm(place.client)
 
     def _look_again(self, gpu: GpuState) -> None:
@@ -238,57 +235,17 @@ class Turns:
         return [gpu.queue[client].client for client in gpu.gangs if client in gpu.queue]
 
     def _dispatch(self, gpu: GpuState) -> None:
-        for place in self.chosen(gpu):
+        for place in chosen(self.node.settings, gpu):
             if self._ready(place.client, but=gpu):
                 self._grant(place.client)
-
-    def chosen(self, gpu: GpuState) -> list[Attachment]:
-        """The waiters whose turn it is: as many from the front of the queue as fit, with their memory and their demand
-        for compute, beside those who run or are on their way out. One that could not run now even with the card to
-        itself does not hold the others up."""
-        if not gpu.turns:
-            return list(gpu.queue.values())
-        serial = self.node.settings.mode is Mode.SERIAL
-        if serial and (gpu.running or gpu.draining):
-            return []
-        waiting = (place for place in gpu.queue.values() if can_ever_run(place.client))
-        if serial:
-            return list(islice(waiting, 1))
-        here = room(gpu)
-        chosen = fitting_set(waiting, lambda place: 0 if place.standing is DRAINING else share(place, here), here.free)
-        stuck = next((index for index, place in enumerate(chosen) if place.standing is STUCK), 0)
-        chosen = chosen[:stuck] if stuck else chosen  # who fits beside a stuck one runs before that one's next turn
-        return compatible(chosen, gpu.running.values())
-
-    def _waiters(self, gpu: GpuState) -> tuple[list[Attachment], list[Attachment]]:
-        """Those who wait and can run when others make room, and those who cannot; each in the order of arrival."""
-        able: list[Attachment] = []
-        unable: list[Attachment] = []
-        for place in gpu.queue.values():
-            (able if can_ever_run(place.client) else unable).append(place)
-        return able, unable
 
     def _ready(self, client: Client, but: GpuState | None = None) -> bool:
         """All or none: on every card the client has a place in the set that may run, and its memory. ``but``: the card
         on which the place is certain."""
         return all(
-            place.whole and place.standing is not DRAINING and (place.gpu is but or self._has_room(place))
+            place.whole and place.standing is not DRAINING and (place.gpu is but or has_room(self.node.settings, place))
             for place in client.gpus.values()
         )
-
-    def _has_room(self, place: Attachment) -> bool:
-        """Its turn has come on this card, or it would if the client waited there alone."""
-        if place.standing is DRAINING:
-            return False
-        gpu = place.gpu
-        if not gpu.turns:
-            return True
-        if gpu.queue:
-            return place in self.chosen(gpu)
-        if self.node.settings.mode is Mode.SERIAL:
-            return not (gpu.running or gpu.draining)
-        here = room(gpu)
-        return share(place, here) <= here.free and bool(compatible([place], gpu.running.values()))
 
     def _holds_some(self, client: Client) -> bool:
         return any(place.standing is RUNNING for place in client.gpus.values())
@@ -296,7 +253,9 @@ class Turns:
     def _complete(self, client: Client) -> bool:
         """Give a client that holds some of its cards the others too, where nobody runs or waits."""
         missing = [place for place in client.gpus.values() if place.standing is not RUNNING]
-        if not all(place.whole for place in client.gpus.values()) or not all(map(self._has_room, missing)):
+        if not all(place.whole for place in client.gpus.values()) or not all(
+            has_room(self.node.settings, place) for place in missing
+        ):
             return False
         if missing:
             self._grant(client)
@@ -314,7 +273,7 @@ class Turns:
         self._note_awaited(gpu)
         if not gpu.turns:
             return
-        contended = self.is_contended(gpu)
+        contended = is_contended(self.node.settings, gpu)
         now = self.node.now
         for place in list(gpu.running.values()):
             if place.contended is contended or place.standing is not RUNNING:
@@ -329,21 +288,16 @@ class Turns:
         if contended and gpu.allocated + gpu.wanted > gpu.capacity:
             self.memory.prepare(gpu)
 
-    def is_contended(self, gpu: GpuState) -> bool:
-        """Somebody waits who could run if a holder left."""
-        chosen = self.chosen(gpu)
-        return any(place not in chosen and can_ever_run(place.client) for place in gpu.queue.values())
-
     def _note_awaited(self, gpu: GpuState) -> None:
         """Does somebody here wait for memory rather than for a turn? That time is not the queue's to answer for."""
         awaited = bool(gpu.pending)
         if gpu.queue and (gpu.stuck or gpu.lacking or gpu.silent):
-            for place in self.chosen(gpu):
+            for place in chosen(self.node.settings, gpu):
                 if not place.whole:
                     awaited = True
                     self.memory.watch(place)
                     self._set_alarm(place.client)
-            if self._waiters(gpu)[1]:  # whom others overtake
+            if waiters(gpu)[1]:  # whom others overtake
                 awaited = self._unbound = True
         if awaited:
             self._awaited[gpu.uuid] = gpu
@@ -351,15 +305,12 @@ class Turns:
             self._awaited.pop(gpu.uuid, None)
 
     def _alarm(self, client: Client) -> None:
-        silent = [place for place in client.gpus.values() if self._is_overdue(place)]
-        if silent:
-            for place in silent:
-                if owes(place) and place.held <= place.bound and place.applied == place.number:
-                    self.memory.ask_again(place)
-                elif owes(place):
-                    self._plan_around(place)
-                else:
-                    place.confirm_by = None
+        late = [place for place in client.gpus.values() if self.memory.is_overdue(place)]
+        if late:
+            for place in late:
+                if self.memory.confront(place):
+                    self._look_again(place.gpu)
+                    self.rebound()
             self._set_alarm(client)
             return
         if client.drain_by is None:
@@ -437,7 +388,7 @@ class Turns:
             before = (place.exclusive, place.contended, place.quantum)
             turns = place.gpu.turns
             place.exclusive = turns
-            place.contended = turns and self.is_contended(place.gpu)
+            place.contended = turns and is_contended(self.node.settings, place.gpu)
             place.quantum = length if turns else None
             if place in fresh or (place.exclusive, place.contended, place.quantum) != before:
                 self._send_terms(place)
@@ -473,24 +424,6 @@ class Turns:
             f"Client {client.hex} (pid {client.pid}) is stuck: it did not drain within "
             f"{self.node.settings.drain_deadline:g} s on GPU {gpu.uuid}; it stays there beside the others until it "
             "releases",
-        )
-
-    def _is_overdue(self, place: Attachment) -> bool:
-        return place.confirm_by is not None and place.confirm_by <= self.node.now
-
-    def _plan_around(self, place: Attachment) -> None:
-        """The client was told to move memory and says nothing: whoever fits beside what it has goes on."""
-        gpu, client = place.gpu, place.client
-        gives = place.held - place.bound
-        does = f"give up {gives // MIB} MB" if gives > 0 else f"bring {(place.need - place.resident) // MIB} MB"
-        place.confirm_by = None
-        ledger.silence(place, True)
-        self._look_again(gpu)
-        self.rebound()
-        self._log(
-            Level.WARN,
-            f"Client {client.hex} (pid {client.pid}) does not {does} on GPU {gpu.uuid}: no answer within "
-            f"{self.node.settings.drain_deadline:g} s; the others go on beside what it has there",
         )
 
     def _vacate(self, place: Attachment) -> None:
@@ -556,20 +489,8 @@ class Turns:
             self._begin_turn(client, anew=not began.isdisjoint(client.gpus))
 
     def _drop_surplus(self, gpu: GpuState) -> None:
-        """In turns the first holders that fit together keep theirs; one can always stay."""
-        holders = list(gpu.running.values())
-        if self.node.settings.mode is Mode.SERIAL:
-            kept = holders[:1]
-        else:
-            here = room(gpu)
-            kept = fitting_set(holders, lambda place: share(place, here), here.whole)
-        for place in holders:
-            if place not in kept or (gpu.pending and self._has_more_than_its_share(place)):
-                self._drop(place.client)
-
-    def _has_more_than_its_share(self, place: Attachment) -> bool:
-        """One that may be larger than the card makes room when somebody asks for memory that must be there."""
-        return place.client.oversize and place.held > fixed(place) + share(place, room(place.gpu))
+        for place in surplus(self.node.settings, gpu):
+            self._drop(place.client)
 
     # --- the queue
 
