@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -11,6 +12,9 @@ import pytest
 
 for name in [name for name in os.environ if name.startswith("NVSHARE_") and name != "NVSHARE_SOAK"]:
     del os.environ[name]
+
+# A shell starts what runs in its background with Ctrl-C ignored, and children inherit that; our tests press Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
