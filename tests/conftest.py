@@ -13,8 +13,10 @@ import pytest
 for name in [name for name in os.environ if name.startswith("NVSHARE_") and name != "NVSHARE_SOAK"]:
     del os.environ[name]
 
-# A shell starts what runs in its background with Ctrl-C ignored, and children inherit that; our tests press Ctrl-C.
+# A shell starts what runs in its background with Ctrl-C ignored, nohup ignores the end of the terminal, and children
+# inherit that; our tests do both.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)
