@@ -35,15 +35,23 @@ enum nvs_message_type {
 	NVS_CONTROL = 20,
 	NVS_CONTROL_REPLY = 21,
 	NVS_RESIDENCY = 22,
+	NVS_TERMS = 23,
+	NVS_REQ_TURN = 24,
+	NVS_TURN_OK = 25,
+	NVS_END_TURN = 26,
+	NVS_TURN_OVER = 27,
 };
 
 enum nvs_release_reason { NVS_RELEASE_TOLD = 0, NVS_RELEASE_IDLE = 1, NVS_RELEASE_ENDED = 2, NVS_RELEASE_STUCK = 3 };
+enum nvs_turn_reason { NVS_TURN_ENDED = 0, NVS_TURN_IDLE = 1, NVS_TURN_TOLD = 2, NVS_TURN_STUCK = 3 };
 enum nvs_deny_reason { NVS_DENY_QUOTA = 1, NVS_DENY_CARD = 2, NVS_DENY_HOST = 3 };
 
 #define NVS_FLAG_CAN_SWAP 1u  /* REGISTER */
 #define NVS_FLAG_OVERSIZE 2u  /* REGISTER: runs with as much of its memory on the card as there is room for */
 #define NVS_FLAG_EXCLUSIVE 1u /* LOCK_OK */
 #define NVS_FLAG_CONTENDED 2u /* LOCK_OK */
+#define NVS_FLAG_TURNS 1u     /* TERMS */
+#define NVS_FLAG_ALONE 1u     /* TURN_OK */
 
 struct nvs_header {
 	uint32_t magic;
@@ -200,6 +208,42 @@ struct nvs_residency {
 	uint32_t reserved;
 	uint64_t number;
 	uint64_t target;
+};
+
+struct nvs_terms {
+	uint32_t gpu;
+	uint32_t flags;
+	uint32_t in_flight_us;
+	uint32_t reserved;
+};
+
+struct nvs_req_turn {
+	uint32_t gpu;
+	uint32_t flags;
+};
+
+struct nvs_turn_ok {
+	uint32_t gpu;
+	uint32_t flags;
+	uint64_t number;
+	uint32_t length_us;
+	uint32_t reserved;
+};
+
+struct nvs_end_turn {
+	uint32_t gpu;
+	uint32_t reserved;
+	uint64_t number;
+};
+
+struct nvs_turn_over {
+	uint32_t gpu;
+	uint32_t reason;
+	uint64_t number;
+	uint64_t used_us;
+	uint64_t busy_us;
+	uint32_t pending_us;
+	uint32_t wants;
 };
 
 #endif

@@ -29,8 +29,11 @@ CONSTANTS = {
     "NVS_FLAG_OVERSIZE": wire.FLAG_OVERSIZE,
     "NVS_FLAG_EXCLUSIVE": wire.FLAG_EXCLUSIVE,
     "NVS_FLAG_CONTENDED": wire.FLAG_CONTENDED,
+    "NVS_FLAG_TURNS": wire.FLAG_TURNS,
+    "NVS_FLAG_ALONE": wire.FLAG_ALONE,
     **{f"NVS_{kind.name}": int(kind) for kind in wire.MessageType},
     **{f"NVS_RELEASE_{reason.name}": int(reason) for reason in wire.ReleaseReason},
+    **{f"NVS_TURN_{reason.name}": int(reason) for reason in wire.TurnReason},
     **{f"NVS_DENY_{reason.name}": int(reason) for reason in wire.DenyReason},
 }
 

@@ -47,6 +47,11 @@ class MessageType(enum.IntEnum):
     CONTROL = 20
     CONTROL_REPLY = 21
     RESIDENCY = 22
+    TERMS = 23
+    REQ_TURN = 24
+    TURN_OK = 25
+    END_TURN = 26
+    TURN_OVER = 27
 
 
 class ReleaseReason(enum.IntEnum):
@@ -56,6 +61,15 @@ class ReleaseReason(enum.IntEnum):
     IDLE = 1  # nothing submitted or running for a while, and others wait
     ENDED = 2  # the quantum that came with the grant is over
     STUCK = 3  # the drain passed its deadline; the client's work is still running
+
+
+class TurnReason(enum.IntEnum):
+    """Why a compute turn is over."""
+
+    ENDED = 0  # its time is used up
+    IDLE = 1  # nothing to do for a while
+    TOLD = 2  # END_TURN
+    STUCK = 3  # what was submitted did not end in time; it runs on beside the others
 
 
 class DenyReason(enum.IntEnum):
@@ -77,6 +91,9 @@ FLAG_CAN_SWAP = 1  # REGISTER: the client can move its memory to the host
 FLAG_OVERSIZE = 2  # REGISTER: the client may be larger than the card; what it touches comes by itself
 FLAG_EXCLUSIVE = 1  # LOCK_OK: nobody else runs on this GPU; keep little work in flight so that a drain is short
 FLAG_CONTENDED = 2  # LOCK_OK: others wait; release as soon as idle
+
+FLAG_TURNS = 1  # TERMS: work on this GPU needs a compute turn; without it: the grant is enough
+FLAG_ALONE = 1  # TURN_OK: nobody else runs on this GPU meanwhile, so what is measured is this client's own
 
 _TEXT_ENCODING = "utf-8"
 
@@ -467,6 +484,87 @@ class Residency(Message):
 
 
 @dataclass(frozen=True)
+class Terms(Message):
+    """Scheduler to client: how you run on this GPU while you hold its grant. Until told: freely.
+
+    With ``FLAG_TURNS`` work needs a compute turn as well, and what is in flight stays within ``in_flight_us`` of GPU
+    time, so that a turn ends soon after it is told to. Memory stays where it is, whoever's turn it is.
+    """
+
+    gpu: int
+    flags: int = 0
+    in_flight_us: int = 0
+    reserved: int = 0
+
+    TYPE = MessageType.TERMS
+    LAYOUT = (("gpu", "I"), ("flags", "I"), ("in_flight_us", "I"), ("reserved", "I"))
+
+
+@dataclass(frozen=True)
+class ReqTurn(Message):
+    """Client to scheduler: I hold the grant of this GPU and have work, but no compute turn."""
+
+    gpu: int
+    flags: int = 0
+
+    TYPE = MessageType.REQ_TURN
+    LAYOUT = (("gpu", "I"), ("flags", "I"))
+
+
+@dataclass(frozen=True)
+class TurnOk(Message):
+    """Scheduler to client: run for ``length_us``, counted from the moment the first TURN_OK with this number came; 0:
+    until told. Sent again with the same number when the length or the flags change."""
+
+    gpu: int
+    number: int
+    flags: int = 0
+    length_us: int = 0
+    reserved: int = 0
+
+    TYPE = MessageType.TURN_OK
+    LAYOUT = (("gpu", "I"), ("flags", "I"), ("number", "Q"), ("length_us", "I"), ("reserved", "I"))
+
+
+@dataclass(frozen=True)
+class EndTurn(Message):
+    """Scheduler to client: your turn is over now."""
+
+    gpu: int
+    number: int
+    reserved: int = 0
+
+    TYPE = MessageType.END_TURN
+    LAYOUT = (("gpu", "I"), ("reserved", "I"), ("number", "Q"))
+
+
+@dataclass(frozen=True)
+class TurnOver(Message):
+    """Client to scheduler: my gate is shut. Sent once or twice for a turn: while work of at most about ``pending_us``
+    is still in flight, so that the next turn can begin without a gap; and, with ``pending_us`` 0 and the final figures,
+    when all has ended."""
+
+    gpu: int
+    number: int
+    reason: int = 0
+    used_us: int = 0  # with unfinished work, gaps under a millisecond included, until now
+    busy_us: int = 0  # part of it in which the GPU itself was at work for this client, as estimated from samples
+    pending_us: int = 0
+    wants: int = 0  # 1: a submitter waits already
+
+    TYPE = MessageType.TURN_OVER
+    LAYOUT = (
+        ("gpu", "I"),
+        ("reason", "I"),
+        ("number", "Q"),
+        ("used_us", "Q"),
+        ("busy_us", "Q"),
+        ("pending_us", "I"),
+        ("wants", "I"),
+    )
+
+
+@dataclass(frozen=True)
 class _Json(Message):
     body: bytes
 
@@ -519,5 +617,10 @@ BY_TYPE: dict[int, type[Message]] = {
         Control,
         ControlReply,
         Residency,
+        Terms,
+        ReqTurn,
+        TurnOk,
+        EndTurn,
+        TurnOver,
     )
 }
