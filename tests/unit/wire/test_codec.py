@@ -34,6 +34,11 @@ SAMPLES = [
     wire.Control(b'{"op":"status"}'),
     wire.ControlReply(b"{}"),
     wire.Residency(0, 1, 2**33),
+    wire.Terms(0, 1, 4000),
+    wire.ReqTurn(0),
+    wire.TurnOk(0, 2**40, 1, 50_000),
+    wire.EndTurn(0, 3),
+    wire.TurnOver(0, 3, 1, 2**33, 2**32, 900, 1),
 ]
 
 
