@@ -1,0 +1,109 @@
+"""What nvshare costs a task that runs alone: paired, alternating runs against a native process, with a second native
+process beside them to show what chance does. And what it adds to one launch."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cast import LINKED, Failed, Worker, scheduler, workers
+
+MEMORY = 1.0  # GiB
+SECONDS = 0.6  # of one measurement
+MEAN, WORST = 0.005, 0.01  # slowdown
+LAUNCHES = 1_000_000
+LAUNCH_ROUNDS = 5
+LAUNCH_US = 0.2
+
+
+def interval(values: list[float]) -> list[float]:
+    """95 % of the median, by order statistics (the whole range where there are few)."""
+    ordered = sorted(values)
+    margin = max(0, round(len(ordered) / 2 - 0.98 * len(ordered) ** 0.5) - 1)
+    return [round(ordered[margin], 4), round(ordered[-1 - margin], 4)]
+
+
+def alone(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]]:
+    ratios = []
+    with scheduler(build / "alone") as whole:
+        started = {}
+        order = list(names)
+        for index, name in enumerate(order):
+            for ahead in order[index : index + 2]:
+                if ahead not in started:
+                    started[ahead] = [Worker(ahead, build, shared) for shared in (None, None, whole)]
+            with workers(*started[name]) as trio:
+                try:
+                    row = _row(name, trio, rounds)
+                except Failed as failure:
+                    row = {"test": f"alone {name}", "error": str(failure), "ok": False}
+            if "ratio" in row:
+                ratios.append(row["ratio"])
+            yield row
+    if len(ratios) > 1:
+        mean = statistics.fmean(ratios)
+        yield {"test": "alone, mean of all", "ratio": round(mean, 4), "ok": mean >= 1 - MEAN}
+
+
+def _row(name: str, trio: tuple[Worker, ...], rounds: int) -> dict[str, Any]:
+    native, second, shared = trio
+    for worker in trio:
+        worker.ask("prepare", MEMORY, within=240)
+        worker.ask("steps", 8)
+        speed = 32 / worker.ask("steps", 32)["seconds"]
+    count = max(4, int(speed * SECONDS))
+    for worker in trio:
+        worker.ask("steps", count)  # warm, all of them alike
+    ratios: dict[str, list[float]] = {"nvshare": [], "native": []}
+    shuffle = random.Random(1)
+    for _ in range(rounds):
+        order = [("base", native), ("native", second), ("nvshare", shared)]
+        shuffle.shuffle(order)
+        seconds = {which: worker.ask("steps", count)["seconds"] for which, worker in order}
+        for which, values in ratios.items():
+            values.append(seconds["base"] / seconds[which])
+    right = all(worker.ask("check")["right"] for worker in trio)
+    ratio = statistics.median(ratios["nvshare"])
+    spread = interval(ratios["native"])
+    return {
+        "test": f"alone {name}",
+        "ratio": round(ratio, 4),
+        "interval": interval(ratios["nvshare"]),
+        "native_native": round(statistics.median(ratios["native"]), 4),
+        "native_interval": spread,
+        "steps_per_s": round(speed, 1),
+        "right": right,
+        "ok": right and ratio >= min(1 - WORST, spread[0]),
+    }
+
+
+def launches(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]]:
+    """A loop of a million launches of an empty kernel, from C."""
+    with (
+        scheduler(build / "launches") as whole,
+        workers(Worker(LINKED, build, None), Worker(LINKED, build, None), Worker(LINKED, build, whole)) as trio,
+    ):
+        for worker in trio:
+            worker.ask("prepare", 0.1)
+            worker.ask("launches", LAUNCHES // 10)
+        times: list[list[float]] = [[], [], []]
+        shuffle = random.Random(2)
+        for _ in range(LAUNCH_ROUNDS):
+            order = list(enumerate(trio))
+            shuffle.shuffle(order)
+            for index, worker in order:
+                times[index].append(worker.ask("launches", LAUNCHES)["each_us"])
+    native, second, shared = (statistics.median(each) for each in times)
+    added = statistics.median(mine - base for mine, base in zip(times[2], times[0], strict=True))
+    yield {
+        "test": "a million launches from C",
+        "native_us": round(native, 4),
+        "second_native_us": round(second, 4),
+        "nvshare_us": round(shared, 4),
+        "added_us": round(added, 4),
+        "all_us": [[round(value, 3) for value in each] for each in times],
+        "ok": added <= LAUNCH_US,
+    }

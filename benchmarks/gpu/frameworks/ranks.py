@@ -1,0 +1,67 @@
+"""Two ranks of one job on one card beside a third task: they wait for each other, and must never do so for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cast import HERE, LINKED, Worker, scheduler, workers
+
+ROUNDS = 200
+SIZE = 2
+GIB_EACH = 0.5
+CARDS = {"all fits": 4.0, "one rank fits at a time": 1.25}  # GiB declared
+PATIENCE = 150.0
+
+
+def ranks(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]]:
+    for title, declared in CARDS.items():
+        with scheduler(build / f"ranks-{declared}", declared) as small:
+            yield {"test": f"two ranks beside a third task, {title}", **_job(small, build)}
+
+
+def _job(small: Any, build: Path) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory, workers(Worker(LINKED, build, small)) as (third,):
+        third.ask("prepare", GIB_EACH)
+        env = {**os.environ, **small.worker_env()}
+        tail = (str(SIZE), f"{directory}/store", str(ROUNDS), str(GIB_EACH))
+        pair = [
+            subprocess.Popen(
+                [sys.executable, str(HERE / "rank.py"), str(rank), *tail],
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(SIZE)
+        ]
+        third_right, beside = True, 0
+        with contextlib.ExitStack() as stack:
+            for process in pair:
+                stack.callback(process.kill)
+            while any(process.poll() is None for process in pair) and beside < PATIENCE / 0.1:
+                third.ask("steps", 20)
+                beside += 1
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    pair[0].wait(0.05)
+            third_right = third.ask("check")["right"]
+            said = []
+            for process in pair:
+                try:
+                    out, errors = process.communicate(timeout=5)
+                except subprocess.TimeoutExpired:
+                    return {"error": f"no end after {PATIENCE:g} s", "status": small.status(), "ok": False}
+                if process.returncode != 0:
+                    return {"error": errors[-1500:], "ok": False}
+                said.append(json.loads(out.splitlines()[-1]))
+    switches = small.status()["counters"]["switches"]
+    right = third_right and all(each["right"] for each in said)
+    seconds = [round(each["seconds"], 2) for each in said]
+    return {"rounds": ROUNDS, "seconds": seconds, "switches": switches, "right": right, "ok": right}
