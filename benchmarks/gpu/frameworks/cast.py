@@ -24,6 +24,8 @@ HERE = Path(__file__).resolve().parent
 GIB = 1 << 30
 LINKED = "c-linked"
 NAMES = (*FRAMEWORKS, LINKED)
+PATIENCE = 45.0  # seconds for an answer
+INFORMATION = "[NVSHARE][INFO]"
 
 
 class Failed(Exception):
@@ -54,7 +56,7 @@ class Worker:
         except OSError as error:
             raise self._failed("is gone") from error
 
-    def receive(self, within: float = 120.0) -> dict[str, Any]:
+    def receive(self, within: float = PATIENCE) -> dict[str, Any]:
         assert self.process.stdout
         timer = threading.Timer(within, self.process.kill)
         timer.start()
@@ -67,7 +69,7 @@ class Worker:
         said: dict[str, Any] = json.loads(line)
         return said
 
-    def ask(self, *words: object, within: float = 120.0) -> dict[str, Any]:
+    def ask(self, *words: object, within: float = PATIENCE) -> dict[str, Any]:
         self.send(*words)
         return self.receive(within)
 
@@ -77,10 +79,13 @@ class Worker:
         return Failed(f"{self.name} {what}, status {self.process.returncode}: {self.said()[-1500:]}")
 
     def said(self) -> str:
-        """What it wrote to standard error so far."""
-        return Path(self.errors.name).read_text()
+        """What it wrote to standard error so far, but for what is no trouble."""
+        lines = Path(self.errors.name).read_text().splitlines()
+        return "\n".join(line for line in lines if INFORMATION not in line)
 
     def stop(self) -> None:
+        if self.errors.closed:
+            return
         with contextlib.suppress(Failed):
             self.send("quit")
         try:

@@ -3,6 +3,7 @@ memory accounted, every launch held back while the neighbour has its turn."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ DECLARED = 4.0  # GiB
 MEMORY = 2.5  # GiB of the task, and of its neighbour; what JAX takes follows from the card
 FIRST = 0.5  # GiB before it grows
 SWITCHES = 24
+AHEAD = 3  # processes that are started before their turn
 STEP_SECONDS = 0.03  # of work between two switches
 GATED_SECONDS = 0.6  # of the neighbour's work while the task wants to compute
 SETTLED = 2 << 20  # bytes that accounting may differ by
@@ -22,30 +24,23 @@ DIGESTED = ("torch-train", "jax")  # results that must be those of a native run,
 
 def switching(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]]:
     """One row for each framework. The next one's process is started while one is measured: importing takes longer."""
-    with scheduler(build / "switching", DECLARED) as small:
+    with scheduler(build / "switching", DECLARED) as small, contextlib.ExitStack() as stack:
         small.ctl("-T", "5")
-        with workers(Worker(LINKED, build, small)) as (rival,):
-            rival.ask("prepare", MEMORY)
-            waiting: list[tuple[Worker, Worker | None]] = []
-            todo = list(names)
-            try:
-                while todo or waiting:
-                    while todo and len(waiting) < 3:
-                        waiting.append(_start(todo.pop(0), build, small))
-                    worker, native = waiting.pop(0)
-                    try:
-                        yield _row(worker, native, rival, small)
-                    except Failed as failure:
-                        yield {"test": f"switching {worker.name}", "error": str(failure), "ok": False}
-                    finally:
-                        for each in (worker, native):
-                            if each is not None:
-                                each.stop()
-            finally:
-                for worker, native in waiting:
-                    for each in (worker, native):
-                        if each is not None:
-                            each.stop()
+        waiting: list[tuple[Worker, Worker | None]] = []
+        todo = list(names)
+        while todo or waiting:
+            while todo and len(waiting) < AHEAD:
+                waiting.append(_start(todo.pop(0), build, small))
+                for each in waiting[-1]:
+                    if each is not None:
+                        stack.callback(each.stop)
+            worker, native = waiting.pop(0)
+            with workers(Worker(LINKED, build, small), worker) as (rival, _):
+                try:
+                    rival.ask("prepare", MEMORY)
+                    yield _row(worker, native, rival, small)
+                except Failed as failure:
+                    yield {"test": f"switching {worker.name}", "error": str(failure), "ok": False}
 
 
 def _start(name: str, build: Path, small: DeclaredScheduler) -> tuple[Worker, Worker | None]:

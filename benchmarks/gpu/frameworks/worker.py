@@ -334,8 +334,11 @@ class CuPy(Framework):
 class Numba(Framework):
     def __init__(self) -> None:
         super().__init__()
-        import numba_cuda
         import numpy
+
+        if not hasattr(numpy, "row_stack"):  # NumPy 2.4 has dropped the name that numba-cuda still asks for
+            numpy.row_stack = numpy.vstack  # type: ignore[attr-defined]
+        import numba_cuda
         from numba import cuda
 
         self.cuda, self.numpy = cuda, numpy
