@@ -35,22 +35,32 @@ bool nvs_mappings_any(CUdeviceptr p, size_t n)
 	return find_range(&mappings, p, n) != NULL;
 }
 
+struct nvs_mapping *nvs_mappings_first(CUdeviceptr p, CUdeviceptr end)
+{
+	struct nvs_mapping *first = NULL;
+	while (p < end) {
+		struct nvs_mapping *before = find_range(&mappings, p, end - p);
+		if (before == NULL)
+			break;
+		first = before;
+		end = first->view.at.base;
+	}
+	return first;
+}
+
 enum nvs_row nvs_mappings_row(CUdeviceptr p, size_t n)
 {
-	bool ours = false;
+	bool ours = false, whole = true;
 	CUdeviceptr at = p, end = p + n;
-	if (end <= p || !nvs_mappings_any(p, n))
-		return NVS_ROW_OF_DRIVER;
-	while (at < end) {
-		const struct nvs_mapping *mapping = nvs_mappings_at(at);
-		if (mapping == NULL || mapping->view.at.base != at)
-			return NVS_ROW_BROKEN;
+	const struct nvs_mapping *mapping;
+	while ((mapping = nvs_mappings_first(at, end)) != NULL) {
 		ours = ours || mapping->token != NULL;
-		at += mapping->view.at.size;
+		whole = whole && mapping->view.at.base == at;
+		at = mapping->view.at.base + mapping->view.at.size;
 	}
-	if (at > end)
-		return NVS_ROW_BROKEN;
-	return ours ? NVS_ROW_WITH_OURS : NVS_ROW_OF_DRIVER;
+	if (!ours)
+		return NVS_ROW_OF_DRIVER;
+	return whole && at == end ? NVS_ROW_WITH_OURS : NVS_ROW_BROKEN;
 }
 
 void nvs_reserved_add(CUdeviceptr p, size_t n)

@@ -23,6 +23,8 @@ void nvs_mappings_remove(struct nvs_mapping *mapping);
 
 /* The one that holds this address, or NULL. */
 struct nvs_mapping *nvs_mappings_at(CUdeviceptr p);
+/* The first one that reaches into the addresses from `p` to `end`, or NULL. */
+struct nvs_mapping *nvs_mappings_first(CUdeviceptr p, CUdeviceptr end);
 /* Is anything mapped in the range? */
 bool nvs_mappings_any(CUdeviceptr p, size_t n);
 

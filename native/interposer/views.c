@@ -160,11 +160,9 @@ static CUresult unmap_view(struct nvs_mapping *mapping, struct nvs_token **done)
 static CUresult unmap_drivers(CUdeviceptr p, size_t n)
 {
 	CUresult result = nvs_real.cuMemUnmap(p, n);
-	for (struct nvs_mapping *each = result == CUDA_SUCCESS ? nvs_mappings_at(p) : NULL, *next; each != NULL;
-		each = next) {
-		next = nvs_mappings_next(each, p + n);
-		forget_mapping(each);
-	}
+	struct nvs_mapping *gone;
+	while (result == CUDA_SUCCESS && (gone = nvs_mappings_first(p, p + n)) != NULL)
+		forget_mapping(gone);
 	return result;
 }
 
