@@ -117,6 +117,9 @@ CUresult nvs_backing_allow_peer(CUdevice owner, CUdevice accessor);
 
 void nvs_backing_after_fork(void);
 
+/* Make, map and open the smallest piece of memory that the application describes itself, and undo it. Returns how
+ * large that was, 0: the driver would not do it. */
+size_t nvs_mapped_try(const CUmemAllocationProp *prop);
 /* Memory that the application describes itself, as the view shows it: map what is there of a chunk, with the access
  * set so far; on failure nothing is left behind. And the opposite. The backing is fixed, or its chunk on the way. */
 CUresult nvs_mapped_show(const struct nvs_backing *backing, const struct nvs_view *view, size_t index);

@@ -70,16 +70,40 @@ static CUresult set_access(CUdeviceptr base, size_t size, CUdevice device, uint6
 	return nvs_real.cuMemSetAccess(base, size, access, count);
 }
 
+static CUresult create_and_map(
+	CUdeviceptr at, size_t size, const CUmemAllocationProp *prop, CUmemGenericAllocationHandle *handle)
+{
+	CUresult result = nvs_real.cuMemCreate(handle, size, prop, 0);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = nvs_real.cuMemMap(at, size, 0, *handle, 0);
+	if (result != CUDA_SUCCESS)
+		nvs_real.cuMemRelease(*handle);
+	return result;
+}
+
+size_t nvs_mapped_try(const CUmemAllocationProp *prop)
+{
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr at;
+	size_t size;
+	bool works = false;
+	if (nvs_real.cuMemGetAllocationGranularity(&size, prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS ||
+		nvs_real.cuMemAddressReserve(&at, size, 0, 0, 0) != CUDA_SUCCESS)
+		return 0;
+	if (create_and_map(at, size, prop, &handle) == CUDA_SUCCESS) {
+		works = set_access(at, size, prop->location.id, 0) == CUDA_SUCCESS;
+		nvs_real.cuMemUnmap(at, size);
+		nvs_real.cuMemRelease(handle);
+	}
+	nvs_real.cuMemAddressFree(at, size);
+	return works ? size : 0;
+}
+
 static CUresult map_chunk(struct nvs_backing *backing, size_t index)
 {
 	struct nvs_chunk *chunk = &backing->chunks[index];
-	CUresult result = nvs_real.cuMemCreate(&chunk->handle, chunk->size, &backing->prop, 0);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = nvs_real.cuMemMap(nvs_chunk_address(backing, index), chunk->size, 0, chunk->handle, 0);
-	if (result != CUDA_SUCCESS)
-		nvs_real.cuMemRelease(chunk->handle);
-	return result;
+	return create_and_map(nvs_chunk_address(backing, index), chunk->size, &backing->prop, &chunk->handle);
 }
 
 CUresult nvs_mapped_show(const struct nvs_backing *backing, const struct nvs_view *view, size_t index)

@@ -78,7 +78,7 @@ bool nvs_backing_is_present(const struct nvs_backing *backing)
 }
 
 /* Under the lock. */
-static struct proof *find_proof(const CUmemAllocationProp *prop)
+static const struct proof *find_proof(const CUmemAllocationProp *prop)
 {
 	for (unsigned i = 0; i < proof_count && i < PROOFS; i++)
 		if (memcmp(&proofs[i].prop, prop, sizeof(*prop)) == 0)
@@ -86,25 +86,18 @@ static struct proof *find_proof(const CUmemAllocationProp *prop)
 	return NULL;
 }
 
-/* Can the driver make such memory (handle types and flags depend on the machine)? When a token's memory comes later,
- * nobody is there to be told that it cannot. Asked once for each kind. Returns its granularity, 0: no. */
+/* Can the driver make and map such memory (what handle types and compression allow depends on the machine)? When a
+ * token's memory comes later, nobody is there to be told that it cannot. Tried once for each kind. Returns its
+ * granularity, 0: no. */
 static size_t prove(const CUmemAllocationProp *prop)
 {
-	struct proof proof = {.prop = *prop};
-	CUmemGenericAllocationHandle probe;
 	pthread_mutex_lock(&nvs_virtual_lock);
-	struct proof *known = find_proof(prop);
-	if (known != NULL)
-		proof = *known;
-	else if (nvs_real.cuMemGetAllocationGranularity(&proof.granularity, prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ==
-			 CUDA_SUCCESS &&
-		 nvs_real.cuMemCreate(&probe, proof.granularity, prop, 0) == CUDA_SUCCESS) {
-		nvs_real.cuMemRelease(probe);
-		proofs[proof_count++ % PROOFS] = proof;
-	} else
-		proof.granularity = 0;
+	const struct proof *known = find_proof(prop);
+	size_t granularity = known != NULL ? known->granularity : nvs_mapped_try(prop);
+	if (known == NULL && granularity > 0)
+		proofs[proof_count++ % PROOFS] = (struct proof){.prop = *prop, .granularity = granularity};
 	pthread_mutex_unlock(&nvs_virtual_lock);
-	return proof.granularity;
+	return granularity;
 }
 
 static CUresult create_token(

@@ -275,11 +275,13 @@ static void test_what_cannot_be_ours_stays_the_drivers(void)
 	/* AND so does what the driver would not make when it was tried */
 	prop = memory_on(0);
 	prop.requestedHandleTypes = 8;
-	fake_fail_at = 1;
-	assert(cuMemCreate(&unproven, 2 * MIB, &prop, 0) == CUDA_SUCCESS && !nvs_is_token(unproven));
-	assert(fake_pinned[0] == 4 * MIB);
+	for (int at = 1; at <= 4; at++) { /* address, create, map, access */
+		fake_fail_at = at;
+		assert(cuMemCreate(&unproven, 2 * MIB, &prop, 0) == CUDA_SUCCESS && !nvs_is_token(unproven));
+		assert(fake_pinned[0] == 4 * MIB && fake_maps == 0 && fake_handles == 2);
+		must_release(unproven);
+	}
 	must_release(tiles);
-	must_release(unproven);
 }
 
 /* ---- rows of mappings ---- */
