@@ -120,10 +120,20 @@ typedef struct CUmemAllocationProp {
 	} allocFlags;
 } CUmemAllocationProp;
 
+#define CU_MEM_CREATE_USAGE_TILE_POOL 0x1 /* in allocFlags.usage */
+
 typedef struct CUmemAccessDesc {
 	CUmemLocation location;
 	CUmemAccess_flags flags;
 } CUmemAccessDesc;
+
+/* Of what is mapped into a sparse array only the memory is looked at. */
+typedef struct CUarrayMapInfo {
+	uint64_t array_and_part[8];
+	CUmemGenericAllocationHandle memHandle;
+	unsigned long long offset;
+	unsigned int deviceBitMask, flags, reserved[2];
+} CUarrayMapInfo;
 
 /* Launches */
 typedef struct CUlaunchConfig {
@@ -151,6 +161,8 @@ typedef enum CUpointer_attribute {
 	CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
 	CU_POINTER_ATTRIBUTE_MAPPED = 13,
 	CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
+	CU_POINTER_ATTRIBUTE_MAPPING_SIZE = 18,
+	CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR = 19,
 } CUpointer_attribute;
 
 typedef enum {

@@ -84,7 +84,8 @@ static CUresult set_aside(struct nvs_backing *backing, bool resident)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static struct nvs_backing *plan(const struct kind *kind, CUdevice device, size_t size, bool shared)
+static struct nvs_backing *plan(
+	const struct kind *kind, CUdevice device, size_t size, bool shared, const CUmemAllocationProp *prop)
 {
 	size_t count = (size + NVS_CHUNK_BYTES - 1) / NVS_CHUNK_BYTES;
 	struct nvs_backing *backing = calloc(1, sizeof(*backing) + count * sizeof(backing->chunks[0]));
@@ -94,13 +95,16 @@ static struct nvs_backing *plan(const struct kind *kind, CUdevice device, size_t
 	backing->device = device;
 	backing->size = size;
 	backing->shared = shared;
+	if (prop != NULL)
+		backing->prop = *prop;
 	backing->chunk_count = count;
 	for (size_t i = 0; i < count; i++)
 		backing->chunks[i].size = i + 1 < count ? NVS_CHUNK_BYTES : size - i * NVS_CHUNK_BYTES;
 	return backing;
 }
 
-CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nvs_backing **out)
+static CUresult make(
+	CUdevice device, size_t size, bool shared, const CUmemAllocationProp *prop, struct nvs_backing **out)
 {
 	const struct kind *kind = kind_of(device);
 	if (size > SIZE_MAX - kind->granularity)
@@ -111,7 +115,7 @@ CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nv
 	CUresult result = nvs_link_request(device, size, &resident);
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct nvs_backing *backing = plan(kind, device, size, shared);
+	struct nvs_backing *backing = plan(kind, device, size, shared, prop);
 	result = backing != NULL ? set_aside(backing, resident) : CUDA_ERROR_OUT_OF_MEMORY;
 	bool stays = result == CUDA_SUCCESS && backing->chunks[0].stuck;
 	if (result == CUDA_SUCCESS)
@@ -127,6 +131,26 @@ CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nv
 	nvs_mover_kick();
 	*out = backing;
 	return CUDA_SUCCESS;
+}
+
+CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nvs_backing **out)
+{
+	return make(device, size, shared, NULL, out);
+}
+
+CUresult nvs_backing_create_as(const CUmemAllocationProp *prop, size_t size, struct nvs_backing **out)
+{
+	return make(prop->location.id, size, false, prop, out);
+}
+
+/* Memory for tiles of sparse arrays has no addresses to copy it by. */
+bool nvs_backing_takes(const CUmemAllocationProp *prop, size_t size)
+{
+	if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+		(prop->allocFlags.usage & CU_MEM_CREATE_USAGE_TILE_POOL) != 0 || nvs_env()->swap_off)
+		return false;
+	const struct kind *kind = kind_of(prop->location.id);
+	return kind->backend == &nvs_mapped && size > 0 && size % kind->granularity == 0;
 }
 
 void nvs_backing_destroy(struct nvs_backing *backing)

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "ranges.h"
 
 /* Larger backings are cut into chunks of this size, so that a part can be moved without waiting for the whole. Creating
  * and mapping costs per chunk, not per byte: at this size it is a few percent of the copy that a move needs. */
@@ -45,6 +46,14 @@ static inline bool nvs_chunk_is_mapped(const struct nvs_chunk *chunk)
 	return chunk->state == NVS_CHUNK_GPU || chunk->state == NVS_CHUNK_BOTH;
 }
 
+/* Where the application itself has mapped the memory of a backing, from its start on, and who may use it there. */
+struct nvs_view {
+	struct nvs_range at;
+	CUmemAccessDesc *access;
+	size_t access_count;
+	struct nvs_view *next;
+};
+
 struct nvs_backing;
 
 struct nvs_backend {
@@ -72,9 +81,12 @@ struct nvs_backing {
 	size_t size; /* a multiple of the granularity: what is counted */
 	CUdevice device;
 	bool shared;     /* a slab: many small allocations, the last to go */
-	bool leaving;    /* is being freed. Guarded by residency.c's lock, as are the links */
+	bool leaving;    /* is being freed. Guarded by residency.c's lock, as are `fixed` and the links */
+	unsigned fixed;  /* not to be moved while this is not 0: its views change */
 	size_t promised; /* bytes of host memory set aside for it that no buffer has taken yet */
 	struct nvs_backing *next, *previous;
+	CUmemAllocationProp prop; /* what its memory is made as */
+	struct nvs_view *views;   /* changed only while it is fixed */
 	size_t chunk_count;
 	struct nvs_chunk chunks[];
 };
@@ -91,6 +103,10 @@ bool nvs_backing_supported(CUdevice device);
  * this returns, or, if they may not be on the card now, when the gate is open. On failure nothing is left behind:
  * CUDA_ERROR_OUT_OF_MEMORY, or the driver's error. May block for a round trip to the scheduler. */
 CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nvs_backing **out);
+/* The same for memory that the application describes itself. nvs_backing_takes() says yes to it. */
+CUresult nvs_backing_create_as(const CUmemAllocationProp *prop, size_t size, struct nvs_backing **out);
+/* Is such memory, of this size, what a backing of ours can stand for, and can it be moved? */
+bool nvs_backing_takes(const CUmemAllocationProp *prop, size_t size);
 
 /* No work may use the memory any more. Gives back memory, address and count, wherever the contents are; waits for a
  * chunk that is on its way. */
@@ -100,6 +116,23 @@ void nvs_backing_destroy(struct nvs_backing *backing);
 CUresult nvs_backing_allow_peer(CUdevice owner, CUdevice accessor);
 
 void nvs_backing_after_fork(void);
+
+/* Make, map and open the smallest piece of memory that the application describes itself, and undo it. Returns how
+ * large that was, 0: the driver would not do it. */
+size_t nvs_mapped_try(const CUmemAllocationProp *prop);
+/* Memory that the application describes itself, as the view shows it: map what is there of a chunk, with the access
+ * set so far; on failure nothing is left behind. And the opposite. The backing is fixed, or its chunk on the way. */
+CUresult nvs_mapped_show(const struct nvs_backing *backing, const struct nvs_view *view, size_t index);
+CUresult nvs_mapped_hide(const struct nvs_backing *backing, const struct nvs_view *view, size_t index);
+
+/* How much of a chunk a view shows. */
+static inline size_t nvs_view_part(const struct nvs_backing *backing, const struct nvs_view *view, size_t index)
+{
+	size_t before = index * NVS_CHUNK_BYTES, size = backing->chunks[index].size;
+	if (view->at.size <= before)
+		return 0;
+	return view->at.size - before < size ? view->at.size - before : size;
+}
 
 /* ---- for the backends ---- */
 

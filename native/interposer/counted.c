@@ -251,31 +251,22 @@ FREE_ASYNC(cuMemFreeAsync_ptsz)
 
 /* ---- the application's own virtual memory ---- */
 
-/* Our own backing calls the driver directly and does not come here. */
-NVS_EXPORT CUresult cuMemCreate(
+CUresult nvs_counted_create(
 	CUmemGenericAllocationHandle *handle, size_t n, const CUmemAllocationProp *prop, unsigned long long flags)
 {
-	NVS_PASS_INSIDE(cuMemCreate, (handle, n, prop, flags));
 	if (handle == NULL || prop == NULL || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return nvs_real.cuMemCreate(handle, n, prop, flags);
 	CUdevice device = prop->location.id;
-	nvs_inside++;
 	CUresult result = nvs_counted_ask(device, n);
-	if (result == CUDA_SUCCESS)
-		result = nvs_counted_settle(
-			nvs_real.cuMemCreate(handle, n, prop, flags), NVS_COUNTED_HANDLE, handle, device, n);
-	nvs_inside--;
-	return result;
+	if (result != CUDA_SUCCESS)
+		return result;
+	return nvs_counted_settle(nvs_real.cuMemCreate(handle, n, prop, flags), NVS_COUNTED_HANDLE, handle, device, n);
 }
 
-NVS_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+CUresult nvs_counted_release(CUmemGenericAllocationHandle handle)
 {
-	NVS_PASS_INSIDE(cuMemRelease, (handle));
-	nvs_inside++;
 	struct counted *entry = take(NVS_COUNTED_HANDLE, handle);
-	CUresult result = freed(entry, nvs_real.cuMemRelease(handle));
-	nvs_inside--;
-	return result;
+	return freed(entry, nvs_real.cuMemRelease(handle));
 }
 
 /* ---- arrays ---- */

@@ -1,4 +1,4 @@
-/* Memory that belongs to the driver: managed, stream-ordered, arrays, and the application's own cuMemCreate. It stays
+/* Memory that belongs to the driver: managed, stream-ordered, arrays, and what of cuMemCreate cannot be ours. It stays
  * resident, is counted against the quota, and is otherwise passed on. */
 #ifndef NVS_COUNTED_H
 #define NVS_COUNTED_H
@@ -25,6 +25,11 @@ CUresult nvs_counted_settle(
 
 /* cuMemFree of a counted pointer. False when it is not one; else `result` is the driver's answer. */
 bool nvs_counted_free(CUdeviceptr p, CUresult *result);
+
+/* cuMemCreate of memory that stays the driver's, and cuMemRelease of any handle of the driver's. */
+CUresult nvs_counted_create(
+	CUmemGenericAllocationHandle *handle, size_t n, const CUmemAllocationProp *prop, unsigned long long flags);
+CUresult nvs_counted_release(CUmemGenericAllocationHandle handle);
 
 void nvs_counted_context_gone(CUcontext context);
 void nvs_counted_after_fork(void);

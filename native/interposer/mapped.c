@@ -70,17 +70,80 @@ static CUresult set_access(CUdeviceptr base, size_t size, CUdevice device, uint6
 	return nvs_real.cuMemSetAccess(base, size, access, count);
 }
 
+static CUresult create_and_map(
+	CUdeviceptr at, size_t size, const CUmemAllocationProp *prop, CUmemGenericAllocationHandle *handle)
+{
+	CUresult result = nvs_real.cuMemCreate(handle, size, prop, 0);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = nvs_real.cuMemMap(at, size, 0, *handle, 0);
+	if (result != CUDA_SUCCESS)
+		nvs_real.cuMemRelease(*handle);
+	return result;
+}
+
+size_t nvs_mapped_try(const CUmemAllocationProp *prop)
+{
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr at;
+	size_t size;
+	bool works = false;
+	if (nvs_real.cuMemGetAllocationGranularity(&size, prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS ||
+		nvs_real.cuMemAddressReserve(&at, size, 0, 0, 0) != CUDA_SUCCESS)
+		return 0;
+	if (create_and_map(at, size, prop, &handle) == CUDA_SUCCESS) {
+		works = set_access(at, size, prop->location.id, 0) == CUDA_SUCCESS;
+		nvs_real.cuMemUnmap(at, size);
+		nvs_real.cuMemRelease(handle);
+	}
+	nvs_real.cuMemAddressFree(at, size);
+	return works ? size : 0;
+}
+
 static CUresult map_chunk(struct nvs_backing *backing, size_t index)
 {
 	struct nvs_chunk *chunk = &backing->chunks[index];
-	CUmemAllocationProp prop = properties(backing->device);
-	CUresult result = nvs_real.cuMemCreate(&chunk->handle, chunk->size, &prop, 0);
-	if (result != CUDA_SUCCESS)
+	return create_and_map(nvs_chunk_address(backing, index), chunk->size, &backing->prop, &chunk->handle);
+}
+
+CUresult nvs_mapped_show(const struct nvs_backing *backing, const struct nvs_view *view, size_t index)
+{
+	CUdeviceptr at = view->at.base + index * NVS_CHUNK_BYTES;
+	size_t part = nvs_view_part(backing, view, index);
+	if (part == 0)
+		return CUDA_SUCCESS;
+	CUresult result = nvs_real.cuMemMap(at, part, 0, backing->chunks[index].handle, 0);
+	if (result != CUDA_SUCCESS || view->access_count == 0)
 		return result;
-	result = nvs_real.cuMemMap(nvs_chunk_address(backing, index), chunk->size, 0, chunk->handle, 0);
+	result = nvs_real.cuMemSetAccess(at, part, view->access, view->access_count);
 	if (result != CUDA_SUCCESS)
-		nvs_real.cuMemRelease(chunk->handle);
+		nvs_real.cuMemUnmap(at, part);
 	return result;
+}
+
+CUresult nvs_mapped_hide(const struct nvs_backing *backing, const struct nvs_view *view, size_t index)
+{
+	size_t part = nvs_view_part(backing, view, index);
+	return part > 0 ? nvs_real.cuMemUnmap(view->at.base + index * NVS_CHUNK_BYTES, part) : CUDA_SUCCESS;
+}
+
+/* In the views before `end`; NULL: all. */
+static void hide_until(const struct nvs_backing *backing, size_t index, const struct nvs_view *end)
+{
+	for (const struct nvs_view *view = backing->views; view != end; view = view->next)
+		nvs_mapped_hide(backing, view, index);
+}
+
+static CUresult show_everywhere(const struct nvs_backing *backing, size_t index)
+{
+	for (const struct nvs_view *view = backing->views; view != NULL; view = view->next) {
+		CUresult result = nvs_mapped_show(backing, view, index);
+		if (result != CUDA_SUCCESS) {
+			hide_until(backing, index, view);
+			return result;
+		}
+	}
+	return CUDA_SUCCESS;
 }
 
 /* An unmap cannot span or split a mapping on every driver, so each chunk is undone alone. */
@@ -99,9 +162,18 @@ static CUresult bring(struct nvs_backing *backing, size_t index)
 	/* A peer that is allowed meanwhile waits for the mover, and then finds this chunk mapped. */
 	result = set_access(nvs_chunk_address(backing, index), backing->chunks[index].size, backing->device,
 		atomic_load(&peers[backing->device]));
+	if (result == CUDA_SUCCESS)
+		result = show_everywhere(backing, index);
 	if (result != CUDA_SUCCESS)
 		unmap_chunk(backing, index);
 	return result;
+}
+
+/* The memory is gone only when it is mapped nowhere any more. */
+static void take_everywhere(struct nvs_backing *backing, size_t index)
+{
+	hide_until(backing, index, NULL);
+	unmap_chunk(backing, index);
 }
 
 static void unmap_first(struct nvs_backing *backing, size_t count)
@@ -173,6 +245,8 @@ static CUresult fill(struct nvs_backing *backing)
 
 static CUresult create_mapped(struct nvs_backing *backing, bool resident)
 {
+	if (backing->prop.type == CU_MEM_ALLOCATION_TYPE_INVALID)
+		backing->prop = properties(backing->device);
 	CUresult result = nvs_real.cuMemAddressReserve(&backing->base, backing->size, 0, 0, 0);
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -209,7 +283,7 @@ const struct nvs_backend nvs_mapped = {
 	.destroy = destroy_mapped,
 	.bring = bring,
 	.copy = copy_mapped,
-	.take = unmap_chunk,
+	.take = take_everywhere,
 };
 
 CUresult nvs_backing_allow_peer(CUdevice owner, CUdevice accessor)

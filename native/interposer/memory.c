@@ -20,6 +20,7 @@
 #include "residency.h"
 #include "slab.h"
 #include "table.h"
+#include "virtual.h"
 
 /* A free that waits longer goes on with the memory parked. The driver would wait for ever, but only for its own device,
  * and a collective's kernel on one GPU may be waiting for the launch on another that comes after this free. */
@@ -224,4 +225,5 @@ void nvs_memory_after_fork(void)
 	nvs_host_after_fork();
 	nvs_mover_after_fork();
 	nvs_counted_after_fork();
+	nvs_virtual_after_fork();
 }

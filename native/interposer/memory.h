@@ -43,6 +43,10 @@ void nvs_memory_reap(uint32_t deadline_ms);
 /* Memory is short: give up what is kept for later use, parked or spare. False when there was nothing. */
 bool nvs_memory_give_up_spares(CUdevice device);
 
+/* Memory of ours at these addresses is about to become known by more than its address: wait until it is on the card,
+ * and keep it there. True when there is some; then nvs_gate_leave follows. */
+bool nvs_memory_keep(CUdeviceptr p, size_t size);
+
 /* The driver destroyed the context: everything it owned, ours or counted, goes too. */
 void nvs_memory_context_gone(CUcontext context, CUdevice device);
 

@@ -85,9 +85,11 @@ static void correct(const struct nvs_allocation *allocation, CUpointer_attribute
 		memcpy(data, &allocation->id, sizeof(allocation->id));
 		break;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
 		memcpy(data, &allocation->base, sizeof(allocation->base));
 		break;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
 		memcpy(data, &allocation->size, sizeof(allocation->size));
 		break;
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
@@ -100,6 +102,11 @@ static void correct(const struct nvs_allocation *allocation, CUpointer_attribute
 	default:
 		break;
 	}
+}
+
+static bool is_away(const struct nvs_allocation *allocation, CUdeviceptr p)
+{
+	return nvs_residency_is_away(allocation->device, allocation->home + (p - allocation->base));
 }
 
 /* What the driver would say if the memory were on the card; it knows nothing of addresses without memory. False: that
@@ -122,7 +129,9 @@ static bool stand_in(const struct nvs_allocation *allocation, CUpointer_attribut
 		return false;
 	default:
 		correct(allocation, attribute, data);
-		return attribute <= CU_POINTER_ATTRIBUTE_RANGE_SIZE || attribute == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE;
+		return attribute <= CU_POINTER_ATTRIBUTE_RANGE_SIZE ||
+		       (attribute >= CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE &&
+			       attribute <= CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR);
 	}
 }
 
@@ -131,7 +140,7 @@ NVS_EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attrib
 	NVS_PASS_INSIDE(cuPointerGetAttribute, (data, attribute, p));
 	struct nvs_allocation found;
 	bool ours = nvs_table_find(p, &found);
-	if (ours && data != NULL && nvs_residency_is_away(found.device, p) && stand_in(&found, attribute, p, data))
+	if (ours && data != NULL && is_away(&found, p) && stand_in(&found, attribute, p, data))
 		return CUDA_SUCCESS;
 	CUresult result = nvs_real.cuPointerGetAttribute(data, attribute, p);
 	if (result == CUDA_SUCCESS && ours)
@@ -143,7 +152,7 @@ NVS_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *
 {
 	NVS_PASS_INSIDE(cuPointerGetAttributes, (count, attributes, data, p));
 	struct nvs_allocation found;
-	bool ours = nvs_table_find(p, &found), away = ours && nvs_residency_is_away(found.device, p);
+	bool ours = nvs_table_find(p, &found), away = ours && is_away(&found, p);
 	CUresult result = nvs_real.cuPointerGetAttributes(count, attributes, data, p);
 	for (unsigned i = 0; ours && result == CUDA_SUCCESS && i < count; i++)
 		if (!away || !stand_in(&found, attributes[i], p, data[i]))
@@ -153,15 +162,18 @@ NVS_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *
 
 /* ---- what makes memory known beyond its address: from then on it stays on the card ---- */
 
-/* Ours: wait until it is there, and keep it. Followed by nvs_gate_leave when true. */
-static bool keep_on_card(CUdeviceptr p, size_t size)
+/* The application may have mapped several things there, one behind the other. */
+bool nvs_memory_keep(CUdeviceptr p, size_t size)
 {
 	struct nvs_allocation found;
 	if (!nvs_table_find(p, &found))
 		return false;
 	nvs_gate_enter_unmeasured();
-	nvs_residency_hold(found.device, p, size);
-	nvs_link_moved(found.device);
+	for (CUdeviceptr at = p, next; at < p + size && nvs_table_find(at, &found); at = next) {
+		next = found.base + found.size < p + size ? found.base + found.size : p + size;
+		nvs_residency_hold(found.device, found.home + (at - found.base), next - at);
+		nvs_link_moved(found.device);
+	}
 	return true;
 }
 
@@ -169,7 +181,7 @@ static bool keep_on_card(CUdeviceptr p, size_t size)
 	NVS_EXPORT CUresult name params                                                                                \
 	{                                                                                                              \
 		NVS_PASS_INSIDE(name, args);                                                                           \
-		bool kept = keep_on_card((CUdeviceptr)(p), size);                                                      \
+		bool kept = nvs_memory_keep((CUdeviceptr)(p), size);                                                   \
 		CUresult result = nvs_real.name args;                                                                  \
 		if (kept)                                                                                              \
 			nvs_gate_leave();                                                                              \
@@ -178,8 +190,6 @@ static bool keep_on_card(CUdeviceptr p, size_t size)
 
 KEEP_ON_CARD(cuPointerSetAttribute, (const void *value, CUpointer_attribute attribute, CUdeviceptr p),
 	(value, attribute, p), p, 1)
-KEEP_ON_CARD(
-	cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *p), (handle, p), (uintptr_t)p, 1)
 KEEP_ON_CARD(cuMemGetHandleForAddressRange,
 	(void *handle, CUdeviceptr p, size_t size, int type, unsigned long long flags), (handle, p, size, type, flags),
 	p, size)
@@ -201,7 +211,7 @@ NVS_EXPORT CUresult cuIpcGetMemHandle(void *handle, CUdeviceptr p)
 	static _Atomic bool said;
 	NVS_PASS_INSIDE(cuIpcGetMemHandle, (handle, p));
 	struct nvs_allocation found;
-	if (!nvs_table_find(p, &found))
+	if (!nvs_table_find(p, &found) || found.is_view) /* the driver does not share what is mapped either */
 		return nvs_real.cuIpcGetMemHandle(handle, p);
 	if (!atomic_exchange(&said, true))
 		NVS_WARN("cuIpcGetMemHandle: memory allocated under nvshare cannot be shared between processes this "

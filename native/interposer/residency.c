@@ -273,12 +273,19 @@ void nvs_residency_add(struct nvs_backing *backing)
 }
 
 /* The lock is held. */
-static bool is_held(const struct nvs_backing *backing)
+static bool is_on_its_way(const struct nvs_backing *backing)
 {
 	for (size_t i = 0; i < backing->chunk_count; i++)
 		if (nvs_chunk_is_moving(&backing->chunks[i]))
 			return true;
 	return false;
+}
+
+/* The lock is held. */
+static void wait_until_settled(const struct nvs_backing *backing)
+{
+	while (!nvs_holdings.abandoned && is_on_its_way(backing))
+		pthread_cond_wait(&nvs_holdings.changed, &nvs_holdings.lock);
 }
 
 /* The lock is held. */
@@ -298,8 +305,7 @@ uint64_t nvs_residency_remove(struct nvs_backing *backing)
 	uint64_t mapped = 0;
 	nvs_holdings_lock();
 	backing->leaving = true;
-	while (!nvs_holdings.abandoned && is_held(backing))
-		pthread_cond_wait(&nvs_holdings.changed, &nvs_holdings.lock);
+	wait_until_settled(backing);
 	unlink_backing(backing);
 	for (size_t i = 0; i < backing->chunk_count; i++) {
 		const struct nvs_chunk *chunk = &backing->chunks[i];
@@ -308,6 +314,29 @@ uint64_t nvs_residency_remove(struct nvs_backing *backing)
 		device->pinned -= chunk->stuck || chunk->held ? chunk->size : 0;
 		device->buffered -= chunk->buffer != NULL ? chunk->size : 0;
 	}
+	nvs_holdings_unlock();
+	return mapped;
+}
+
+void nvs_residency_fix(struct nvs_backing *backing)
+{
+	nvs_holdings_lock();
+	backing->fixed++;
+	wait_until_settled(backing);
+	nvs_holdings_unlock();
+}
+
+void nvs_residency_unfix(struct nvs_backing *backing)
+{
+	nvs_holdings_lock();
+	backing->fixed--;
+	nvs_holdings_unlock();
+}
+
+bool nvs_residency_is_mapped(const struct nvs_backing *backing, size_t index)
+{
+	nvs_holdings_lock();
+	bool mapped = nvs_chunk_is_mapped(&backing->chunks[index]);
 	nvs_holdings_unlock();
 	return mapped;
 }

@@ -16,6 +16,7 @@
 struct nvs_backing;
 struct nvs_chunk;
 struct nvs_host_buffer;
+struct nvs_range;
 
 #define NVS_UNLIMITED UINT64_MAX
 
@@ -80,13 +81,16 @@ void nvs_residency_add(struct nvs_backing *backing);
  * caller's alone. */
 uint64_t nvs_residency_remove(struct nvs_backing *backing);
 
+/* Keep the mover off a backing, because what is mapped changes: waits for its chunks that are on their way, and lets
+ * none begin. Nests. After the last unfix the mover wants to be kicked. */
+void nvs_residency_fix(struct nvs_backing *backing);
+void nvs_residency_unfix(struct nvs_backing *backing);
+/* Is there memory behind this chunk? */
+bool nvs_residency_is_mapped(const struct nvs_backing *backing, size_t index);
+
 /* The memory behind these addresses has become known to others, and must stay where it is as long as it lives. */
 void nvs_residency_hold(CUdevice device, CUdeviceptr p, size_t size);
 
-struct nvs_range {
-	CUdeviceptr base;
-	size_t size;
-};
 /* The mapped chunks of a device, in memory for the caller to free. NULL: no host memory. */
 struct nvs_range *nvs_residency_mapped(CUdevice device, size_t *count);
 /* Is this an address of ours behind which there is no memory now? */

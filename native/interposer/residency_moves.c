@@ -43,9 +43,15 @@ static uint64_t readiness(const struct nvs_backing *backing, const struct nvs_ch
 	return rank << 56 | (backing->size < 1ull << 55 ? backing->size : (1ull << 55) - 1);
 }
 
-/* The lock is held. The chunk to give up first, of those for which `is_wanted` (NULL: all). */
-static bool find_leaver(CUdevice device, uint64_t need, bool (*is_wanted)(const struct nvs_chunk *, size_t),
-	size_t size, struct nvs_move *move)
+typedef bool (*wanted_fn)(const struct nvs_backing *, const struct nvs_chunk *, size_t size);
+
+static bool is_free_to_go(const struct nvs_backing *backing, const struct nvs_chunk *chunk, size_t size)
+{
+	return backing->fixed == 0;
+}
+
+/* The lock is held. The chunk to give up first, of those for which `is_wanted`. */
+static bool find_leaver(CUdevice device, uint64_t need, wanted_fn is_wanted, size_t size, struct nvs_move *move)
 {
 	uint64_t best = 0;
 	for (struct nvs_backing *backing = nvs_holdings.backings; backing != NULL; backing = backing->next) {
@@ -53,7 +59,7 @@ static bool find_leaver(CUdevice device, uint64_t need, bool (*is_wanted)(const 
 			continue;
 		for (size_t i = 0; i < backing->chunk_count; i++) {
 			uint64_t rank = readiness(backing, &backing->chunks[i], need);
-			if (rank == 0 || rank < best || (is_wanted != NULL && !is_wanted(&backing->chunks[i], size)))
+			if (rank == 0 || rank < best || !is_wanted(backing, &backing->chunks[i], size))
 				continue;
 			best = rank;
 			*move = move_of(backing, i);
@@ -68,7 +74,7 @@ bool nvs_residency_next_out(CUdevice device, struct nvs_move *move)
 	nvs_holdings_lock();
 	uint64_t staying = of->resident - of->leaving;
 	bool found = nvs_holdings.is_shut && staying > of->target &&
-		     find_leaver(device, staying - of->target, NULL, 0, move);
+		     find_leaver(device, staying - of->target, is_free_to_go, 0, move);
 	if (found) {
 		move->copy = move->chunk->state == NVS_CHUNK_GPU;
 		move->chunk->state = NVS_CHUNK_OUT;
@@ -133,7 +139,7 @@ static bool find_comer(CUdevice device, uint64_t limit, struct nvs_move *move)
 {
 	bool found = false;
 	for (struct nvs_backing *backing = nvs_holdings.backings; backing != NULL; backing = backing->next) {
-		if (backing->device != device || backing->leaving)
+		if (backing->device != device || backing->leaving || backing->fixed > 0)
 			continue;
 		for (size_t i = backing->chunk_count; i-- > 0;) {
 			const struct nvs_chunk *chunk = &backing->chunks[i];
@@ -195,7 +201,7 @@ void nvs_residency_turned_back(const struct nvs_move *move)
 
 /* ---- buffers ahead of need ---- */
 
-static bool lacks_buffer(const struct nvs_chunk *chunk, size_t size)
+static bool lacks_buffer(const struct nvs_backing *backing, const struct nvs_chunk *chunk, size_t size)
 {
 	return chunk->buffer == NULL && (size == 0 || chunk->size == size);
 }

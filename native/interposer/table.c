@@ -4,6 +4,8 @@
 #include <search.h>
 #include <stdlib.h>
 
+#include "ranges.h"
+
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *by_address; /* a balanced tree (tsearch) of struct nvs_allocation */
 static struct nvs_allocation *allocations;
@@ -13,26 +15,23 @@ static size_t parked_count, parked_bytes;
 /* Far from the driver's own buffer ids, which count up from 1. */
 static uint64_t next_id = 1ull << 48;
 
-/* Two ranges that overlap are equal: a range of one byte finds the allocation that holds it. */
-static int compare_ranges(const void *left, const void *right)
-{
-	const struct nvs_allocation *a = left, *b = right;
-	if (a->base + a->size <= b->base)
-		return -1;
-	return a->base >= b->base + b->size ? 1 : 0;
-}
+_Static_assert(offsetof(struct nvs_allocation, base) == offsetof(struct nvs_range, base) &&
+		       offsetof(struct nvs_allocation, size) == offsetof(struct nvs_range, size),
+	"an allocation begins with its range");
 
 static struct nvs_allocation *find_allocation(CUdeviceptr p)
 {
-	struct nvs_allocation key = {.base = p, .size = 1};
-	struct nvs_allocation **node = tfind(&key, &by_address, compare_ranges);
+	struct nvs_range key = {.base = p, .size = 1};
+	struct nvs_allocation **node = tfind(&key, &by_address, nvs_compare_ranges);
 	return node != NULL ? *node : NULL;
 }
 
 bool nvs_table_insert(struct nvs_allocation *allocation)
 {
+	if (!allocation->is_view)
+		allocation->home = allocation->base;
 	pthread_mutex_lock(&table_lock);
-	struct nvs_allocation **node = tsearch(allocation, &by_address, compare_ranges);
+	struct nvs_allocation **node = tsearch(allocation, &by_address, nvs_compare_ranges);
 	bool inserted = node != NULL && *node == allocation;
 	if (inserted) {
 		allocation->id = next_id++;
@@ -72,7 +71,7 @@ enum nvs_parking nvs_table_park(CUdeviceptr p)
 	pthread_mutex_lock(&table_lock);
 	struct nvs_allocation *found = find_allocation(p);
 	if (found != NULL)
-		answer = found->base == p && !found->parked ? NVS_PARKED : NVS_NOT_A_BASE;
+		answer = found->base == p && !found->parked && !found->is_view ? NVS_PARKED : NVS_NOT_A_BASE;
 	if (answer == NVS_PARKED)
 		park(found);
 	pthread_mutex_unlock(&table_lock);
@@ -120,7 +119,7 @@ void nvs_table_put_back_parked(struct nvs_allocation *list)
 void nvs_table_remove(struct nvs_allocation *allocation)
 {
 	pthread_mutex_lock(&table_lock);
-	tdelete(allocation, &by_address, compare_ranges);
+	tdelete(allocation, &by_address, nvs_compare_ranges);
 	if (allocation->previous != NULL)
 		allocation->previous->next = allocation->next;
 	else

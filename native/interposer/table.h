@@ -1,5 +1,6 @@
-/* The allocation table: every device pointer that we handed out, found by any address inside it. One lock of its own,
- * held for lookups only, never across a driver call or a round trip to the scheduler. */
+/* The allocation table: every device pointer that we handed out, and every address at which the application mapped
+ * memory of ours, found by any address inside it. One lock of its own, held for lookups only, never across a driver
+ * call or a round trip to the scheduler. */
 #ifndef NVS_TABLE_H
 #define NVS_TABLE_H
 
@@ -16,7 +17,9 @@ struct nvs_allocation {
 	CUdeviceptr base;
 	size_t size; /* as the application asked */
 	CUdevice device;
-	CUcontext context;           /* the owner: destroying it frees this */
+	CUdeviceptr home;            /* where its backing has this memory; set by nvs_table_insert, but for a view */
+	bool is_view;                /* mapped by the application itself (virtual.c): not to be freed by its address */
+	CUcontext context;           /* the owner: destroying it frees this; NULL: none, it is a view */
 	uint64_t id;                 /* unique for the life of the process, never reused, set by nvs_table_insert */
 	struct nvs_backing *backing; /* its own memory, or NULL for a piece of a slab */
 	struct nvs_slab *slab;
@@ -27,11 +30,12 @@ struct nvs_allocation {
 
 enum nvs_parking {
 	NVS_PARKED,     /* it was live and is parked now */
-	NVS_NOT_A_BASE, /* inside an allocation of ours, or one that is freed already */
+	NVS_NOT_A_BASE, /* inside an allocation of ours, or one that is freed already, or a view */
 	NVS_NOT_OURS,
 };
 
-/* False when host memory is short; nothing changed then. The table keeps the pointer until it is removed. */
+/* False when host memory is short, or something of ours is there already; nothing changed then. The table keeps the
+ * pointer until it is removed. */
 bool nvs_table_insert(struct nvs_allocation *allocation);
 
 /* Copies the live allocation that holds `p`. False when there is none. */

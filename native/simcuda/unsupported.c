@@ -91,7 +91,7 @@ UNSUPPORTED_PT(cuMemDiscardAndPrefetchBatchAsync, _ptsz,
 		unsigned long long flags, CUstream stream))
 UNSUPPORTED_PT(cuMemDiscardBatchAsync, _ptsz,
 	(CUdeviceptr * ps, size_t *sizes, size_t count, unsigned long long flags, CUstream stream))
-UNSUPPORTED_PT(cuMemMapArrayAsync, _ptsz, (void *list, unsigned count, CUstream stream))
+UNSUPPORTED_PT(cuMemMapArrayAsync, _ptsz, (CUarrayMapInfo * list, unsigned count, CUstream stream))
 UNSUPPORTED_PT(cuMemPrefetchBatchAsync, _ptsz,
 	(CUdeviceptr * ps, size_t *sizes, size_t count, CUmemLocation *to, size_t *indices, size_t to_count,
 		unsigned long long flags, CUstream stream))
@@ -110,6 +110,14 @@ UNSUPPORTED(cuGreenCtxCreate, (CUgreenCtx * green, void *resources, CUdevice dev
 UNSUPPORTED(cuGreenCtxStreamCreate, (CUstream * stream, CUgreenCtx green, unsigned flags, int priority))
 UNSUPPORTED(cuLogicalEndpointBindAddr,
 	(cuuint32_t endpoint, CUdevice device, cuuint64_t offset, void *p, cuuint64_t size, unsigned long long flags))
+UNSUPPORTED(cuLogicalEndpointBindMem,
+	(cuuint32_t endpoint, CUdevice device, cuuint64_t at, CUmemGenericAllocationHandle handle, cuuint64_t offset,
+		cuuint64_t size, unsigned long long flags))
+UNSUPPORTED(cuMulticastBindMem, (CUmemGenericAllocationHandle group, size_t at, CUmemGenericAllocationHandle handle,
+					size_t offset, size_t size, unsigned long long flags))
+UNSUPPORTED(cuMulticastBindMem_v2,
+	(CUmemGenericAllocationHandle group, CUdevice device, size_t at, CUmemGenericAllocationHandle handle,
+		size_t offset, size_t size, unsigned long long flags))
 UNSUPPORTED(cuMulticastBindAddr,
 	(CUmemGenericAllocationHandle group, size_t offset, CUdeviceptr p, size_t size, unsigned long long flags))
 UNSUPPORTED(cuMulticastBindAddr_v2, (CUmemGenericAllocationHandle group, CUdevice device, size_t offset, CUdeviceptr p,

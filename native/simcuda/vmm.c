@@ -57,6 +57,7 @@ NVS_API cuMemCreate(
 	result = slot < 0 ? CUDA_ERROR_OUT_OF_MEMORY : nvs_physical_new((unsigned)gpu, slot, n, n, NULL, &physical);
 	if (result != CUDA_SUCCESS)
 		return nvs_end(result);
+	physical->prop = *prop;
 	nvs_physical_give_handle(physical);
 	*handle = physical->handle;
 	return nvs_end(CUDA_SUCCESS);
@@ -97,11 +98,7 @@ NVS_API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemG
 	struct nvs_physical *physical = nvs_physical_of(handle);
 	if (physical == NULL || prop == NULL)
 		return nvs_end(CUDA_ERROR_INVALID_VALUE);
-	*prop = (CUmemAllocationProp){
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-	for (int i = 0; i < nvs_process.device_count; i++)
-		if (nvs_process.devices[i] == physical->gpu)
-			prop->location.id = i;
+	*prop = physical->prop;
 	return nvs_end(CUDA_SUCCESS);
 }
 

@@ -16,7 +16,8 @@ struct nvs_physical {
 	uint64_t pinned;             /* bytes of the host */
 	struct nvs_managed *managed; /* where its parts are, NULL: not managed */
 	uint64_t handles, mappings;
-	uint64_t handle; /* number the application knows it by, 0: none */
+	CUmemAllocationProp prop; /* of what cuMemCreate made */
+	uint64_t handle;          /* number the application knows it by, 0: none */
 	struct nvs_physical *next;
 };
 

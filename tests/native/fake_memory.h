@@ -26,6 +26,9 @@
 #include "../../native/interposer/array_size.c"
 #include "../../native/interposer/counted.c"
 #include "../../native/interposer/memory.c"
+#include "../../native/interposer/mappings.c"
+#include "../../native/interposer/virtual.c"
+#include "../../native/interposer/views.c"
 #include "../../native/interposer/contexts.c"
 #include "../../native/interposer/report.c"
 
@@ -135,12 +138,21 @@ bool nvs_gate_drain(uint32_t deadline_ms)
 	return !fake_drain_fails;
 }
 
-/* The gate is never in the way of those that need memory. */
+/* The gate is never in the way of those that need memory: who has to wait there does what a test says first. */
+_Atomic uint32_t nvs_gate;
 __thread struct nvs_thread *nvs_self;
 static __thread struct nvs_thread fake_self;
+static void (*fake_at_gate)(void);
+
+void nvs_gate_enter_slow(CUstream stream)
+{
+	nvs_gate_enter_unmeasured();
+}
 
 void nvs_gate_enter_unmeasured(void)
 {
+	if (fake_at_gate != NULL)
+		fake_at_gate();
 	nvs_self = &fake_self;
 	fake_self.in_call = NVS_IN_CALL;
 }
@@ -181,6 +193,7 @@ static int fake_virtual_memory = 1, fake_unified_memory;
 static _Atomic uint64_t fake_prefetched_out, fake_prefetched_in; /* bytes */
 static void (*fake_during_set_access)(void);               /* called once, in the middle of the next cuMemSetAccess */
 static size_t fake_sizes[1 << 16];                         /* by handle */
+static CUmemAllocationProp fake_last_prop;                 /* of the last memory made */
 static bool fake_has_contents;                             /* physical memory can be written and copied */
 static uint8_t *fake_data[1 << 16];                        /* by handle */
 static uint64_t fake_capacity = UINT64_MAX, fake_physical; /* bytes on the card */
@@ -255,6 +268,7 @@ static CUresult fake_cuMemCreate(
 		assert(n > 0 && n % FAKE_GRANULARITY == 0 && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE);
 		*handle = fake_next_handle++;
 		fake_handles++;
+		fake_last_prop = *prop;
 		if (fake_has_contents) {
 			assert(*handle < 1 << 16);
 			fake_data[*handle] = malloc(n);
@@ -272,6 +286,8 @@ static CUresult fake_cuMemRelease(CUmemGenericAllocationHandle handle)
 	pthread_mutex_lock(&fake_lock);
 	assert(fake_handles > 0);
 	fake_handles--;
+	for (int i = 0; i < FAKE_SLOTS; i++) /* the memory would not be gone */
+		assert(fake_mapped[i].base == 0 || fake_mapped[i].handle != handle);
 	if (fake_has_contents) {
 		free(fake_data[handle]);
 		fake_data[handle] = NULL;
@@ -281,13 +297,26 @@ static CUresult fake_cuMemRelease(CUmemGenericAllocationHandle handle)
 	return CUDA_SUCCESS;
 }
 
+/* Inside a reservation, with nothing mapped. The lock is held. */
+static bool fake_is_free(CUdeviceptr p, size_t n)
+{
+	bool reserved = false;
+	for (int i = 0; i < FAKE_SLOTS; i++) {
+		const struct fake_range *range = &fake_reserved[i], *mapped = &fake_mapped[i];
+		reserved = reserved || (range->base != 0 && range->base <= p && p + n <= range->base + range->size);
+		if (mapped->base != 0 && mapped->base < p + n && p < mapped->base + mapped->size)
+			return false;
+	}
+	return reserved;
+}
+
 static CUresult fake_cuMemMap(
 	CUdeviceptr p, size_t n, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
 	pthread_mutex_lock(&fake_lock);
 	bool fails = fake_fails();
 	if (!fails) {
-		assert(offset == 0 && fake_at(fake_mapped, p) == NULL);
+		assert(offset == 0 && handle < fake_next_handle && fake_is_free(p, n));
 		struct fake_range *slot = fake_at(fake_mapped, 0);
 		assert(slot != NULL);
 		*slot = (struct fake_range){.base = p, .size = n, .handle = handle};
@@ -318,9 +347,11 @@ static CUresult fake_cuMemSetAccess(CUdeviceptr p, size_t n, const CUmemAccessDe
 		if (range->base == 0 || range->base < p || range->base >= p + n)
 			continue;
 		covered += range->size;
-		range->accessors = 0;
 		for (size_t k = 0; k < count; k++)
-			range->accessors |= 1ull << desc[k].location.id;
+			if (desc[k].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+				range->accessors &= ~(1ull << desc[k].location.id);
+			else
+				range->accessors |= 1ull << desc[k].location.id;
 	}
 	assert(fails || covered == n);
 	void (*meanwhile)(void) = fake_during_set_access;
@@ -561,6 +592,22 @@ static CUresult fake_cuIpcGetMemHandle(void *handle, CUdeviceptr p)
 	return CUDA_SUCCESS;
 }
 
+/* Of handles and mappings of its own, which no test has. */
+static CUresult fake_cuMemGetAllocationProperties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+{
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult fake_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *p)
+{
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult fake_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr p)
+{
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
 static CUresult fake_cuCtxDestroy(CUcontext context)
 {
 	return CUDA_SUCCESS;
@@ -650,6 +697,9 @@ static void fake_begin(void)
 		.cuDevicePrimaryCtxRelease_v2 = fake_cuDevicePrimaryCtxRelease,
 		.cuDevicePrimaryCtxReset_v2 = fake_cuDevicePrimaryCtxReset,
 		.cuDevicePrimaryCtxGetState = fake_cuDevicePrimaryCtxGetState,
+		.cuMemGetAllocationPropertiesFromHandle = fake_cuMemGetAllocationProperties,
+		.cuMemRetainAllocationHandle = fake_cuMemRetainAllocationHandle,
+		.cuMemGetAccess = fake_cuMemGetAccess,
 		.cuArrayCreate_v2 = fake_cuArrayCreate,
 		.cuArrayDestroy = fake_cuArrayDestroy,
 	};
@@ -657,6 +707,7 @@ static void fake_begin(void)
 	fake_card = 0;
 	fake_fail_at = 0;
 	fake_drain_fails = false;
+	fake_at_gate = NULL;
 	fake_current = &fake_contexts[0];
 	fake_virtual_memory = 1;
 	fake_unified_memory = 0;
@@ -673,6 +724,7 @@ static void fake_end(void)
 		nvs_slab_trim(device);
 	nvs_table_parked(&count, &bytes);
 	assert(count == 0 && bytes == 0);
+	assert(tokens == NULL && mappings == NULL && reserved == NULL);
 	assert(allocations == NULL && by_address == NULL && nvs_holdings.backings == NULL && counted_list == NULL &&
 		by_key == NULL);
 	assert(fake_handles == 0 && fake_maps == 0 && fake_reservations == 0);

@@ -201,6 +201,35 @@ def test_contents_stay_with_the_memory_when_it_is_mapped_elsewhere(node: SimNode
     )
 
 
+def test_one_handle_at_two_addresses_is_the_same_memory(node: SimNode, run: Run) -> None:
+    run(
+        node,
+        """
+        d = Driver()
+        M = 2 << 20
+        free = d.memory()[0]
+        prop = on_device()
+        prop.handle_types = 1
+        va, h = d.reserve(2 * M), c_uint64()
+        d.cuMemCreate(byref(h), M, byref(prop), 0)
+        d.cuMemMap(va, M, 0, h, 0)
+        d.cuMemMap(va + M, M, 0, h, 0)
+        d.cuMemSetAccess(va, 2 * M, byref(access()), 1)
+        d.upload(va, b"once")
+        assert d.download(va + M, 4) == b"once"
+        assert free - d.memory()[0] == M
+        d.cuMemUnmap(va, M)
+        d.cuMemMap(va, M, 0, h, 0)
+        flags, where = ctypes.c_ulonglong(9), access().location
+        d.cuMemGetAccess(byref(flags), byref(where), va)
+        assert flags.value == 0, "access is set anew after each map"
+        said = type(prop)()
+        d.cuMemGetAllocationPropertiesFromHandle(byref(said), h)
+        assert bytes(said) == bytes(prop)
+        """,
+    )
+
+
 def test_memory_without_access_is_a_sticky_illegal_address(node: SimNode, run: Run) -> None:
     # GIVEN memory that was mapped again without setting access / WHEN a kernel uses it / THEN the context is lost
     run(

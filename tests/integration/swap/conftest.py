@@ -230,6 +230,18 @@ def node() -> Iterator[sim.SimNode]:
 
 
 @pytest.fixture
+def held(node: sim.SimNode) -> Callable[[], int]:
+    """Bytes of allocations on the card: all but what contexts take."""
+
+    def count() -> int:
+        gpu = node.counters()[0]
+        contexts = sum(bool(each["context"]) for each in gpu["contexts"])
+        return int(gpu["memory_used"]) - contexts * (1009 << 20)
+
+    return count
+
+
+@pytest.fixture
 def mover(node: sim.SimNode) -> Iterator[Mover]:
     mover = Mover(node.socket)
     yield mover

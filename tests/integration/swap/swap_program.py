@@ -5,6 +5,7 @@ A line is a JSON list of a command and its arguments; each is answered by one JS
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import json
 import os
@@ -56,7 +57,10 @@ class Piece:
     def __init__(self, cuda: Cuda, size: int) -> None:
         pointer = ctypes.c_uint64()
         cuda("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
-        self.pointer, self.size = pointer.value, size
+        self._begin(pointer.value, size, cuda.context.value)
+
+    def _begin(self, pointer: int, size: int, context: int | None) -> None:
+        self.pointer, self.size, self.context = pointer, size, context
         self.word = 0
         self.patches: dict[int, bytes] = {}
         self.identity: int | None = None
@@ -93,6 +97,39 @@ class Piece:
         return bad
 
 
+class MappedPiece(Piece):
+    """The same at addresses of the program's own, which belong to no context."""
+
+    def __init__(self, cuda: Cuda, size: int, handle_types: int) -> None:
+        handle = ctypes.c_uint64()
+        properties = (ctypes.c_int * 8)(1, handle_types, 1, 0)
+        cuda("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(size), properties, ctypes.c_uint64(0))
+        self.handle = handle
+        self._begin(self.map(cuda, size), size, 0)
+
+    def map(self, cuda: Cuda, size: int) -> int:
+        """Its memory at one more address."""
+        pointer, n = ctypes.c_uint64(), ctypes.c_size_t(size)
+        nothing = ctypes.c_uint64(0)
+        cuda("cuMemAddressReserve", ctypes.byref(pointer), n, nothing, nothing, nothing)
+        cuda("cuMemMap", pointer, n, ctypes.c_size_t(0), self.handle, nothing)
+        cuda("cuMemSetAccess", pointer, n, (ctypes.c_int * 3)(1, 0, 3), ctypes.c_size_t(1))
+        return pointer.value
+
+    def unmap(self, cuda: Cuda) -> None:
+        for function in ("cuMemUnmap", "cuMemAddressFree"):
+            cuda(function, ctypes.c_uint64(self.pointer), ctypes.c_size_t(self.size))
+
+    def release(self, cuda: Cuda) -> None:
+        cuda("cuMemRelease", self.handle)
+
+    def alias(self, cuda: Cuda) -> MappedPiece:
+        """What must be the same at another address."""
+        other = copy.copy(self)
+        other.pointer, other.identity = self.map(cuda, self.size), None
+        return other
+
+
 class Program:
     """What the test can ask for."""
 
@@ -121,6 +158,41 @@ class Program:
         except CudaError as error:
             return int(str(error).rpartition(" ")[2])
         return 0
+
+    def map(self, count: int, size: int, handle_types: int = 0) -> bool:
+        """So many pieces of memory that the program maps itself, not touched."""
+        self.pieces += [MappedPiece(self.cuda, size, handle_types) for _ in range(count)]
+        return True
+
+    def fill(self) -> bool:
+        for piece in self.pieces:
+            piece.fill(self.cuda, self.chooser)
+        return True
+
+    def last(self) -> MappedPiece:
+        piece = self.pieces[-1]
+        assert isinstance(piece, MappedPiece)
+        return piece
+
+    def alias_last(self) -> bool:
+        """The last piece can be seen at two addresses."""
+        self.pieces.append(self.last().alias(self.cuda))
+        return True
+
+    def map_last_elsewhere(self) -> bool:
+        piece = self.last()
+        self.pieces[-1] = piece.alias(self.cuda)
+        piece.unmap(self.cuda)
+        return True
+
+    def release_last(self) -> bool:
+        self.last().release(self.cuda)
+        return True
+
+    def unmap_last(self) -> bool:
+        self.last().unmap(self.cuda)
+        del self.pieces[-1]
+        return True
 
     def fill_last(self) -> bool:
         self.pieces[-1].fill(self.cuda, self.chooser)
@@ -164,7 +236,7 @@ class Program:
             self.cuda("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(inside))
             identity = self.attribute(inside, BUFFER_ID)
             expected = {
-                "context": (self.attribute(inside, CONTEXT), self.cuda.context.value),
+                "context": (self.attribute(inside, CONTEXT), piece.context),
                 "type": (self.attribute(inside, MEMORY_TYPE), 2),
                 "pointer": (self.attribute(inside, DEVICE_POINTER), inside),
                 "managed": (self.attribute(inside, MANAGED), 0),

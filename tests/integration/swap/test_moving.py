@@ -18,15 +18,10 @@ MIB = 1 << 20
 pytestmark = pytest.mark.simulated
 
 Start = Callable[..., "Task"]
+Held = Callable[[], int]
 
 MAPPED: dict[str, str] = {}
 UNIFIED = {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}
-
-
-def held(node: sim.SimNode) -> int:
-    """Bytes of allocations on the card: all but what contexts take."""
-    gpu = node.counters()[0]
-    return int(gpu["memory_used"]) - len([each for each in gpu["contexts"] if each["context"]]) * 1009 * MIB
 
 
 def buffers(node: sim.SimNode, task: Task, at_least: int = 0) -> int:
@@ -38,17 +33,17 @@ def buffers(node: sim.SimNode, task: Task, at_least: int = 0) -> int:
     return size
 
 
-def test_memory_leaves_and_returns_as_it_was(node: sim.SimNode, mover: Mover, start: Start) -> None:
+def test_memory_leaves_and_returns_as_it_was(node: sim.SimNode, mover: Mover, start: Start, held: Held) -> None:
     # GIVEN a task with memory of all sizes
     task = start()
     mover.in_turn(task, "allocate", 20, 7)
     total = mover.allocated
     assert mover.hello is not None
     assert mover.hello.flags == 1
-    assert held(node) == total > 300 * MIB
+    assert held() == total > 300 * MIB
     # WHEN it is told to leave the card THEN the card is free, every byte is on the host, and that is what it says
     mover.swap_out(0)
-    assert held(node) == 0
+    assert held() == 0
     assert (mover.memory.host, mover.memory.pinned) == (total, 0)
     assert node.counters()[0]["bytes_d2h"] >= total
     # AND everything that names memory answers as before
@@ -116,7 +111,7 @@ def test_buffers_are_ready_before_memory_has_to_leave(node: sim.SimNode, mover: 
 @pytest.mark.parametrize("backend", [MAPPED, UNIFIED], ids=["mapped", "unified"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_contents_survive_hundreds_of_rounds(
-    node: sim.SimNode, mover: Mover, start: Start, seed: int, backend: dict[str, str]
+    mover: Mover, start: Start, held: Held, seed: int, backend: dict[str, str]
 ) -> None:
     # GIVEN a task that changes, frees and takes memory
     task, chooser = start(**backend), random.Random(seed)
@@ -145,7 +140,7 @@ def test_contents_survive_hundreds_of_rounds(
     # AND nothing is left behind when all is freed
     task.ask("free", 1 << 30)
     mover.until(lambda: mover.allocated <= 2 * MIB)
-    assert held(node) <= mover.memory.resident == mover.allocated
+    assert held() <= mover.memory.resident == mover.allocated
     task.end()
 
 
@@ -176,7 +171,9 @@ def test_a_target_that_changes_on_the_way_is_kept_to(node: sim.SimNode, mover: M
     assert mover.in_turn(task, "verify") == 0
 
 
-def test_memory_taken_while_away_comes_into_being_with_the_turn(node: sim.SimNode, mover: Mover, start: Start) -> None:
+def test_memory_taken_while_away_comes_into_being_with_the_turn(
+    node: sim.SimNode, mover: Mover, start: Start, held: Held
+) -> None:
     # GIVEN a task that is away
     task = start()
     mover.in_turn(task, "allocate", 6, 3)
@@ -185,7 +182,7 @@ def test_memory_taken_while_away_comes_into_being_with_the_turn(node: sim.SimNod
     # WHEN it takes more THEN it gets it, but not on the card
     assert task.ask("reserve", 200 * MIB) == 0
     assert task.ask("reserve", 1000) == 0
-    assert held(node) == 0
+    assert held() == 0
     assert task.ask("names") == []
     # AND it can be used in its turn
     mover.swap_in()
@@ -195,14 +192,14 @@ def test_memory_taken_while_away_comes_into_being_with_the_turn(node: sim.SimNod
     assert node.counters()[0]["bytes_d2h"] - copied < 100 * MIB
 
 
-def test_what_cannot_be_moved_waits_for_the_turn(node: sim.SimNode, mover: Mover, start: Start) -> None:
+def test_what_cannot_be_moved_waits_for_the_turn(mover: Mover, start: Start, held: Held) -> None:
     task = start()
     mover.in_turn(task, "allocate", 6, 3)
     mover.swap_out(0)
     # WHEN memory of the driver's own is asked for THEN that waits until it may be on the card
     task.tell("stream_ordered", 64 * MIB)
     mover.until(lambda: mover.waits)
-    assert held(node) == 0
+    assert held() == 0
     mover.swap_in()
     assert task.answer() == 0
     mover.until(lambda: mover.memory.pinned == 64 * MIB)
@@ -223,7 +220,9 @@ def test_a_capture_waits_for_the_turn(mover: Mover, start: Start) -> None:
     assert task.ask("verify") == 0
 
 
-def test_unified_memory_leaves_and_returns_by_prefetches(node: sim.SimNode, mover: Mover, start: Start) -> None:
+def test_unified_memory_leaves_and_returns_by_prefetches(
+    node: sim.SimNode, mover: Mover, start: Start, held: Held
+) -> None:
     # GIVEN a task whose memory is the driver's to move
     task = start(**UNIFIED)
     mover.in_turn(task, "allocate", 12, 3)
@@ -233,7 +232,7 @@ def test_unified_memory_leaves_and_returns_by_prefetches(node: sim.SimNode, move
     before = node.counters()[0]
     # WHEN it leaves and returns THEN that is done by prefetches, not by faults, and nobody can tell
     mover.swap_out(0)
-    assert held(node) == 0
+    assert held() == 0
     assert mover.memory.host == total
     assert task.ask("names") == []
     mover.swap_in()
@@ -245,7 +244,7 @@ def test_unified_memory_leaves_and_returns_by_prefetches(node: sim.SimNode, move
     assert node.counters()[0]["bytes_faulted"] == before["bytes_faulted"]
 
 
-def test_one_task_may_be_larger_than_the_card(node: sim.SimNode, mover: Mover, start: Start) -> None:
+def test_one_task_may_be_larger_than_the_card(mover: Mover, start: Start, held: Held) -> None:
     # GIVEN a task that allocates more than its target, in its turn
     task = start(**UNIFIED)
     mover.in_turn(task, "allocate", 8, 3)
@@ -258,6 +257,6 @@ def test_one_task_may_be_larger_than_the_card(node: sim.SimNode, mover: Mover, s
     assert task.ask("verify") == 0
     mover.swap_out(0)
     assert max(update.resident for update in mover.updates) <= 13 << 30
-    assert held(node) == 0
+    assert held() == 0
     mover.set_target(13 << 30)
     assert mover.in_turn(task, "verify") == 0

@@ -1,6 +1,6 @@
 """Keeps device memory of random sizes and contents, changes it now and then, and knows what every byte must be.
 
-    python scribbler.py --seed N --bytes MIB [--pause MS]
+    python scribbler.py --seed N --bytes MIB [--pause MS] [--memory plain|segments|arena]
 
 One line per round ("round N"); when standard input ends every byte is read back. On the first difference: exit 1, and a
 line that says where.
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import array
+import ctypes
 import random
 import sys
 import threading
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from nvshare.lab.driver import Context, Driver
 from nvshare.lab.workloads.ptx import PTX
@@ -21,6 +23,96 @@ from nvshare.lab.workloads.ptx import PTX
 MIB = 1 << 20
 BLOCK = 4096  # bytes written one by one; the rest of an allocation is one repeated word
 PIECE = 16 * MIB  # bytes read at a time
+SEGMENT = 20 * MIB
+ARENA = 3072 * MIB
+EXPORTABLE = 1
+
+
+class Memory(Protocol):
+    """Where allocations come from."""
+
+    def allocate(self, size: int) -> int: ...
+
+    def free(self, pointer: int) -> None: ...
+
+
+class Mapped:
+    """A range of addresses of this program's own, in slots of one size, with memory behind some of them."""
+
+    def __init__(self, driver: Driver, slots: int, slot: int, handle_types: int = 0) -> None:
+        self.driver = driver
+        self.slot = slot
+        self.used: dict[int, int] = {}  # first slot -> how many
+        self.slots = slots
+        self.properties = (ctypes.c_int * 8)(1, handle_types, 1, 0)
+        start = ctypes.c_ulonglong()
+        driver.call("cuMemAddressReserve", ctypes.byref(start), slots * slot, 0, 0, 0)
+        self.start = start.value
+
+    def find(self, count: int) -> int:
+        """The first of so many slots in a row that are free."""
+        first = 0
+        for at, taken in sorted(self.used.items()):
+            if first + count <= at:
+                break
+            first = at + taken
+        assert first + count <= self.slots
+        self.used[first] = count
+        return first
+
+    def create(self, size: int) -> int:
+        handle = ctypes.c_ulonglong()
+        self.driver.call("cuMemCreate", ctypes.byref(handle), size, self.properties, 0)
+        return handle.value
+
+    def map(self, pointer: int, size: int, handle: int) -> None:
+        self.driver.call("cuMemMap", pointer, size, 0, handle, 0)
+
+    def open(self, pointer: int, size: int) -> None:
+        self.driver.call("cuMemSetAccess", pointer, size, (ctypes.c_int * 3)(1, 0, 3), 1)
+
+
+class Segments(Mapped):
+    """Grows and shrinks by handles of 20 MiB each. Every other one is known by its mapping alone."""
+
+    def __init__(self, driver: Driver, limit: int) -> None:
+        super().__init__(driver, 4 * limit // SEGMENT + 16, SEGMENT)
+        self.handles: dict[int, int] = {}  # slot -> handle
+
+    def allocate(self, size: int) -> int:
+        count = -(-size // SEGMENT)
+        first = self.find(count)
+        for slot in range(first, first + count):
+            handle = self.create(SEGMENT)
+            self.map(self.start + slot * SEGMENT, SEGMENT, handle)
+            if slot % 2:
+                self.driver.call("cuMemRelease", handle)
+            else:
+                self.handles[slot] = handle
+        self.open(self.start + first * SEGMENT, count * SEGMENT)
+        return self.start + first * SEGMENT
+
+    def free(self, pointer: int) -> None:
+        first = (pointer - self.start) // SEGMENT
+        for slot in range(first, first + self.used.pop(first)):
+            self.driver.call("cuMemUnmap", self.start + slot * SEGMENT, SEGMENT)
+            if slot in self.handles:
+                self.driver.call("cuMemRelease", self.handles.pop(slot))
+
+
+class Arena(Mapped):
+    """One exportable handle, mapped once; all allocations are parts of it."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver, ARENA // MIB, MIB, EXPORTABLE)
+        self.map(self.start, ARENA, self.create(ARENA))
+        self.open(self.start, ARENA)
+
+    def allocate(self, size: int) -> int:
+        return self.start + self.find(-(-size // MIB)) * MIB
+
+    def free(self, pointer: int) -> None:
+        del self.used[(pointer - self.start) // MIB]
 
 
 @dataclass
@@ -41,8 +133,10 @@ class Kept:
 
 
 class Scribbler:
-    def __init__(self, context: Context, seed: int, limit: int) -> None:
+    def __init__(self, context: Context, memory: Memory, unit: int, seed: int, limit: int) -> None:
         self.context = context
+        self.memory = memory
+        self.unit = unit
         self.random = random.Random(seed)
         self.limit = limit
         self.kept: list[Kept] = []
@@ -53,10 +147,11 @@ class Scribbler:
 
     def allocate(self) -> None:
         size = self.random.choice((64 * 1024, MIB, 3 * MIB, 40 * MIB, 130 * MIB, 300 * MIB))
+        size = -(-size // self.unit) * self.unit
         if self.held + size > self.limit:
             return
         word = self.random.getrandbits(32)
-        one = Kept(self.context.allocate(size), size, word)
+        one = Kept(self.memory.allocate(size), size, word)
         self.context.fill(one.pointer, word, size // 4)
         self.kept.append(one)
         self.scribble(one)
@@ -69,7 +164,7 @@ class Scribbler:
 
     def free(self) -> None:
         if len(self.kept) > 2:
-            self.context.free(self.kept.pop(self.random.randrange(len(self.kept))).pointer)
+            self.memory.free(self.kept.pop(self.random.randrange(len(self.kept))).pointer)
 
     def check(self, one: Kept, offset: int, size: int) -> None:
         buffer = array.array("B", bytes(size))
@@ -110,13 +205,20 @@ def main() -> None:
     parser.add_argument(
         "--pause", type=float, default=36.0, help="ms of idleness after each round, so that turns change"
     )
+    parser.add_argument("--memory", choices=("plain", "segments", "arena"), default="plain")
     arguments = parser.parse_args()
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     with Context(Driver()) as context:
         launch = context.load(PTX).launcher("nvs_spin", 100_000, elements=1)
-        scribbler = Scribbler(context, arguments.seed, arguments.bytes * MIB)
-        while scribbler.held < arguments.bytes * MIB * 3 // 4:
+        limit = arguments.bytes * MIB
+        memory: Memory = context
+        if arguments.memory == "segments":
+            memory = Segments(context.driver, limit)
+        elif arguments.memory == "arena":
+            memory = Arena(context.driver)
+        scribbler = Scribbler(context, memory, SEGMENT if arguments.memory == "segments" else 1, arguments.seed, limit)
+        while scribbler.held < limit * 3 // 4:
             scribbler.allocate()
         print("filled", flush=True)
         number = 0
