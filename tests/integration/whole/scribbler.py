@@ -1,6 +1,6 @@
 """Keeps device memory of random sizes and contents, changes it now and then, and knows what every byte must be.
 
-    python scribbler.py --seed N --bytes MIB [--pause MS]
+    python scribbler.py --seed N --bytes MIB [--pause MS] [--ordered]
 
 One line per round ("round N"); when standard input ends every byte is read back. On the first difference: exit 1, and a
 line that says where.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import array
+import ctypes
 import random
 import sys
 import threading
@@ -41,8 +42,9 @@ class Kept:
 
 
 class Scribbler:
-    def __init__(self, context: Context, seed: int, limit: int) -> None:
+    def __init__(self, context: Context, seed: int, limit: int, ordered: bool) -> None:
         self.context = context
+        self.ordered = ordered
         self.random = random.Random(seed)
         self.limit = limit
         self.kept: list[Kept] = []
@@ -56,7 +58,7 @@ class Scribbler:
         if self.held + size > self.limit:
             return
         word = self.random.getrandbits(32)
-        one = Kept(self.context.allocate(size), size, word)
+        one = Kept(self._take(size), size, word)
         self.context.fill(one.pointer, word, size // 4)
         self.kept.append(one)
         self.scribble(one)
@@ -69,7 +71,20 @@ class Scribbler:
 
     def free(self) -> None:
         if len(self.kept) > 2:
-            self.context.free(self.kept.pop(self.random.randrange(len(self.kept))).pointer)
+            self._give(self.kept.pop(self.random.randrange(len(self.kept))).pointer)
+
+    def _take(self, size: int) -> int:
+        if not self.ordered:
+            return self.context.allocate(size)
+        pointer = ctypes.c_uint64()
+        self.context.driver.call("cuMemAllocAsync", ctypes.byref(pointer), size, None)
+        return pointer.value
+
+    def _give(self, pointer: int) -> None:
+        if self.ordered:
+            self.context.driver.call("cuMemFreeAsync", pointer, None)
+        else:
+            self.context.free(pointer)
 
     def check(self, one: Kept, offset: int, size: int) -> None:
         buffer = array.array("B", bytes(size))
@@ -110,12 +125,13 @@ def main() -> None:
     parser.add_argument(
         "--pause", type=float, default=36.0, help="ms of idleness after each round, so that turns change"
     )
+    parser.add_argument("--ordered", action="store_true", help="allocate and free in stream order")
     arguments = parser.parse_args()
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     with Context(Driver()) as context:
         launch = context.load(PTX).launcher("nvs_spin", 100_000, elements=1)
-        scribbler = Scribbler(context, arguments.seed, arguments.bytes * MIB)
+        scribbler = Scribbler(context, arguments.seed, arguments.bytes * MIB, arguments.ordered)
         while scribbler.held < arguments.bytes * MIB * 3 // 4:
             scribbler.allocate()
         print("filled", flush=True)
