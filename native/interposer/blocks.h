@@ -33,6 +33,7 @@ struct nvs_block {
 	uint64_t asked;                    /* live: the size that was asked for */
 	uint64_t id;                       /* live: unique for the life of the process */
 	uint64_t epoch;                    /* on a shelf */
+	unsigned class;                    /* on a shelf: of its size */
 };
 
 /* Free blocks by class of size. All zero: empty. */

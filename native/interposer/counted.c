@@ -211,23 +211,25 @@ static CUresult device_of_stream(CUstream stream, CUdevice *device)
 /* Stream-ordered memory is ours (ordered.c) where it can be. The rest comes from the driver's pool, where it may stay
  * when it is freed; it is counted by what the application holds. The four differ in the real call only. */
 #define ALLOC_ASYNC(name, params, args, pool, stream)                                                                  \
-	NVS_EXPORT CUresult name params                                                                                \
+	static __attribute__((noinline)) CUresult counted_##name params                                                \
 	{                                                                                                              \
-		NVS_PASS_INSIDE(name, args);                                                                           \
 		CUdevice device;                                                                                       \
-		CUresult result;                                                                                       \
-		if (p == NULL || n == 0)                                                                               \
-			return nvs_real.name args; /* for its error */                                                 \
-		nvs_inside++;                                                                                          \
-		if (nvs_ordered_alloc(p, n, pool, stream, &result)) {                                                  \
-			nvs_inside--;                                                                                  \
-			return result;                                                                                 \
-		}                                                                                                      \
-		result = device_of_stream(stream, &device);                                                            \
+		CUresult result = device_of_stream(stream, &device);                                                   \
 		if (result == CUDA_SUCCESS)                                                                            \
 			result = nvs_counted_ask(device, n);                                                           \
 		if (result == CUDA_SUCCESS)                                                                            \
 			result = nvs_counted_settle(nvs_real.name args, NVS_COUNTED_POINTER, p, device, n);            \
+		return result;                                                                                         \
+	}                                                                                                              \
+	NVS_EXPORT CUresult name params                                                                                \
+	{                                                                                                              \
+		CUresult result;                                                                                       \
+		NVS_PASS_INSIDE(name, args);                                                                           \
+		if (p == NULL || n == 0)                                                                               \
+			return nvs_real.name args; /* for its error */                                                 \
+		nvs_inside++;                                                                                          \
+		if (!nvs_ordered_alloc(p, n, pool, stream, &result))                                                   \
+			result = counted_##name args;                                                                  \
 		nvs_inside--;                                                                                          \
 		return result;                                                                                         \
 	}
@@ -243,15 +245,21 @@ ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr * p, size_t n, CUmemoryPo
 /* Memory from cuMemAlloc may be freed this way too; it is parked until the stream's work is finished, like any other
  * free. */
 #define FREE_ASYNC(name, where)                                                                                        \
+	static __attribute__((noinline)) CUresult other_##name(CUdeviceptr p, CUstream stream)                         \
+	{                                                                                                              \
+		CUresult result;                                                                                       \
+		if (nvs_memory_free(p, &result))                                                                       \
+			return result;                                                                                 \
+		struct counted *entry = take(NVS_COUNTED_POINTER, p);                                                  \
+		return freed(entry, nvs_real.name(p, stream));                                                         \
+	}                                                                                                              \
 	NVS_EXPORT CUresult name(CUdeviceptr p, CUstream stream)                                                       \
 	{                                                                                                              \
-		NVS_PASS_INSIDE(name, (p, stream));                                                                    \
 		CUresult result;                                                                                       \
+		NVS_PASS_INSIDE(name, (p, stream));                                                                    \
 		nvs_inside++;                                                                                          \
-		if (!nvs_ordered_free_async(p, where, &result) && !nvs_memory_free(p, &result)) {                      \
-			struct counted *entry = take(NVS_COUNTED_POINTER, p);                                          \
-			result = freed(entry, nvs_real.name(p, stream));                                               \
-		}                                                                                                      \
+		if (!nvs_ordered_free_async(p, where, &result))                                                        \
+			result = other_##name(p, stream);                                                              \
 		nvs_inside--;                                                                                          \
 		return result;                                                                                         \
 	}

@@ -18,7 +18,6 @@
 #include "memory.h"
 #include "streams.h"
 
-#define ORDER_BUCKETS 256u
 #define KIND_HANDLE 0u
 #define KIND_LEGACY 1u
 #define KIND_THREAD 2u /* plus the number of the thread */
@@ -27,7 +26,7 @@ pthread_mutex_t nvs_ordered_lock = PTHREAD_MUTEX_INITIALIZER;
 struct nvs_space nvs_ordered_space;
 uint64_t nvs_ordered_epoch = 1;
 
-static struct nvs_order *orders[ORDER_BUCKETS];
+struct nvs_order *nvs_orders[NVS_ORDER_BUCKETS];
 
 /* ---- streams ---- */
 
@@ -41,30 +40,12 @@ static uint64_t thread_number(void)
 	return number;
 }
 
-bool nvs_stream_key(CUstream stream, struct nvs_stream_key *key)
+bool nvs_default_stream_key(CUstream stream, struct nvs_stream_key *key)
 {
 	bool own = stream == CU_STREAM_PER_THREAD;
-	if (stream != NULL && stream != CU_STREAM_LEGACY && !own) {
-		*key = (struct nvs_stream_key){(uintptr_t)stream, KIND_HANDLE};
-		return true;
-	}
 	CUcontext context = nvs_current_context();
 	*key = (struct nvs_stream_key){(uintptr_t)context, own ? KIND_THREAD + thread_number() : KIND_LEGACY};
 	return context != NULL;
-}
-
-static struct nvs_order **order_bucket(struct nvs_stream_key key)
-{
-	uint64_t mixed = ((uint64_t)key.object / 16 + key.kind) * 0x9e3779b97f4a7c15ull;
-	return &orders[(mixed >> 32) % ORDER_BUCKETS];
-}
-
-static struct nvs_order *find_order(struct nvs_stream_key key)
-{
-	struct nvs_order *order = *order_bucket(key);
-	while (order != NULL && (order->key.object != key.object || order->key.kind != key.kind))
-		order = order->next;
-	return order;
 }
 
 static struct nvs_order *new_order(CUstream stream, struct nvs_stream_key key)
@@ -80,36 +61,26 @@ static struct nvs_order *new_order(CUstream stream, struct nvs_stream_key key)
 	return order;
 }
 
-struct nvs_order *nvs_order_lock(CUstream stream, struct nvs_stream_key key)
+struct nvs_order *nvs_order_make(CUstream stream, struct nvs_stream_key key)
 {
-	pthread_mutex_lock(&nvs_ordered_lock);
-	struct nvs_order *order = find_order(key);
-	if (order != NULL)
-		return order;
-	pthread_mutex_unlock(&nvs_ordered_lock);
 	struct nvs_order *made = new_order(stream, key);
 	if (made == NULL)
 		return NULL;
 	pthread_mutex_lock(&nvs_ordered_lock);
-	order = find_order(key);
+	struct nvs_order *order = nvs_order_find(key);
 	if (order != NULL) {
 		free(made);
 		return order;
 	}
-	struct nvs_order **bucket = order_bucket(key);
+	struct nvs_order **bucket = nvs_order_bucket(key);
 	made->next = *bucket;
 	*bucket = made;
 	return made;
 }
 
-struct nvs_lane *nvs_lane_of(struct nvs_order *order, struct nvs_pool *pool)
+struct nvs_lane *nvs_lane_make(struct nvs_order *order, struct nvs_pool *pool)
 {
-	struct nvs_lane *lane = order->lanes;
-	while (lane != NULL && lane->pool != pool)
-		lane = lane->of_stream;
-	if (lane != NULL)
-		return lane;
-	lane = calloc(1, sizeof(*lane));
+	struct nvs_lane *lane = calloc(1, sizeof(*lane));
 	if (lane == NULL)
 		return NULL;
 	lane->pool = pool;
@@ -126,7 +97,7 @@ struct nvs_lane *nvs_lane_of(struct nvs_order *order, struct nvs_pool *pool)
 /* Both locks are held. */
 static void forget_order(struct nvs_order *order)
 {
-	struct nvs_order **link = order_bucket(order->key);
+	struct nvs_order **link = nvs_order_bucket(order->key);
 	while (*link != order)
 		link = &(*link)->next;
 	*link = order->next;
@@ -276,7 +247,7 @@ void nvs_ordered_stream_ends(CUstream stream)
 {
 	CUcontext popped;
 	pthread_mutex_lock(&nvs_ordered_lock);
-	struct nvs_order *order = find_order((struct nvs_stream_key){(uintptr_t)stream, KIND_HANDLE});
+	struct nvs_order *order = nvs_order_find((struct nvs_stream_key){(uintptr_t)stream, KIND_HANDLE});
 	if (order != NULL)
 		forget_order(order);
 	pthread_mutex_unlock(&nvs_ordered_lock);
@@ -305,8 +276,8 @@ void nvs_lanes_context_gone(CUcontext context)
 			drop_lane(lane);
 		}
 	}
-	for (unsigned i = 0; i < ORDER_BUCKETS; i++) {
-		for (struct nvs_order **link = &orders[i]; *link != NULL;) {
+	for (unsigned i = 0; i < NVS_ORDER_BUCKETS; i++) {
+		for (struct nvs_order **link = &nvs_orders[i]; *link != NULL;) {
 			struct nvs_order *order = *link;
 			if (order->context != context) {
 				link = &order->next;
@@ -325,5 +296,5 @@ void nvs_lanes_after_fork(void)
 {
 	pthread_mutex_init(&nvs_ordered_lock, NULL);
 	memset(&nvs_ordered_space, 0, sizeof(nvs_ordered_space));
-	memset(orders, 0, sizeof(orders));
+	memset(nvs_orders, 0, sizeof(nvs_orders));
 }

@@ -40,6 +40,22 @@ static struct nvs_segment *find_releasable(struct nvs_pool *pool, uint64_t keep,
 	return NULL;
 }
 
+/* These calls are nobody's business whose streams capture; cuMemAllocAsync is allowed meanwhile. */
+static void destroy_segment(struct nvs_backing *backing)
+{
+	CUstreamCaptureMode mode = nvs_relax();
+	nvs_backing_destroy(backing);
+	nvs_unrelax(mode);
+}
+
+static CUresult create_segment(CUdevice device, uint64_t size, struct nvs_backing **backing)
+{
+	CUstreamCaptureMode mode = nvs_relax();
+	CUresult result = nvs_backing_create(device, size, false, backing);
+	nvs_unrelax(mode);
+	return result;
+}
+
 bool nvs_pool_release(struct nvs_pool *pool, uint64_t keep, bool idle_only)
 {
 	for (bool released = false;; released = true) {
@@ -51,7 +67,7 @@ bool nvs_pool_release(struct nvs_pool *pool, uint64_t keep, bool idle_only)
 		pthread_mutex_unlock(&nvs_ordered_lock);
 		if (backing == NULL)
 			return released;
-		nvs_backing_destroy(backing);
+		destroy_segment(backing);
 	}
 }
 
@@ -157,7 +173,8 @@ bool nvs_ordered_give_up(CUdevice device, uint32_t deadline_ms)
 /* ---- allocating ---- */
 
 /* The lock is held. */
-static struct nvs_block *take_block(struct nvs_pool *pool, struct nvs_order *order, size_t n)
+static inline __attribute__((always_inline)) struct nvs_block *take_block(
+	struct nvs_pool *pool, struct nvs_order *order, size_t n)
 {
 	struct nvs_lane *lane = nvs_lane_of(order, pool);
 	struct nvs_block *block = lane != NULL ? nvs_block_take(&pool->heap, &lane->shelf, n) : NULL;
@@ -209,7 +226,7 @@ static CUresult grow_pool(struct nvs_pool *pool, uint64_t size, size_t n, CUdevi
 	struct nvs_backing *backing;
 	if (!is_within_limit(pool, size))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = nvs_backing_create(pool->device, size, false, &backing);
+	CUresult result = create_segment(pool->device, size, &backing);
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&nvs_ordered_lock);
@@ -219,11 +236,11 @@ static CUresult grow_pool(struct nvs_pool *pool, uint64_t size, size_t n, CUdevi
 		*p = nvs_block_take(&pool->heap, &pool->common, n)->base;
 	pthread_mutex_unlock(&nvs_ordered_lock);
 	if (segment == NULL)
-		nvs_backing_destroy(backing);
+		destroy_segment(backing);
 	return segment != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult allocate_slowly(
+static __attribute__((noinline, cold)) CUresult allocate_slowly(
 	struct nvs_pool *pool, CUstream stream, struct nvs_stream_key key, size_t n, CUdeviceptr *p)
 {
 	if (take_together(pool, stream, key, n, p))
@@ -244,19 +261,13 @@ static inline bool is_capturing(CUstream stream)
 	       nvs_stream_capturing(stream);
 }
 
-/* The pool and the order of the stream. NULL: the driver's business. The lock is held after anything else. */
-static struct nvs_pool *lock_pool(
+/* The pool of a request, asked for. NULL: the driver's business. The lock is held after anything else. */
+static __attribute__((noinline, cold)) struct nvs_pool *lock_unknown_pool(
 	CUmemoryPool handle, CUstream stream, struct nvs_stream_key key, struct nvs_order **order)
 {
-	*order = nvs_order_lock(stream, key);
-	if (*order == NULL)
-		return NULL;
 	CUdevice device = (*order)->device;
-	struct nvs_pool *pool = handle != NULL ? nvs_pool_known(handle) : nvs_pool_current_known(device);
-	if (__builtin_expect(pool != NULL, 1))
-		return pool;
 	pthread_mutex_unlock(&nvs_ordered_lock);
-	pool = handle != NULL ? nvs_pool_of(handle) : nvs_pool_current(device);
+	struct nvs_pool *pool = handle != NULL ? nvs_pool_of(handle) : nvs_pool_current(device);
 	*order = pool != NULL ? nvs_order_lock(stream, key) : NULL;
 	return *order != NULL ? pool : NULL;
 }
@@ -272,16 +283,19 @@ static bool unlock_and_look(void)
 bool nvs_ordered_alloc(CUdeviceptr *p, size_t n, CUmemoryPool handle, CUstream stream, CUresult *result)
 {
 	struct nvs_stream_key key;
-	struct nvs_order *order;
 	if (is_capturing(stream) || !nvs_stream_key(stream, &key))
 		return false;
-	struct nvs_pool *pool = lock_pool(handle, stream, key, &order);
-	if (pool == NULL)
+	struct nvs_order *order = nvs_order_lock(stream, key);
+	if (order == NULL)
 		return false;
-	struct nvs_block *block = pool->ours ? take_block(pool, order, n) : NULL;
-	if (block != NULL)
+	struct nvs_pool *pool = handle != NULL ? nvs_pool_known(handle) : nvs_pool_current_known(order->device);
+	if (__builtin_expect(pool == NULL, 0) && (pool = lock_unknown_pool(handle, stream, key, &order)) == NULL)
+		return false;
+	bool ours = pool->ours;
+	struct nvs_block *block = ours ? take_block(pool, order, n) : NULL;
+	if (__builtin_expect(block != NULL, 1))
 		*p = block->base;
-	bool ours = pool->ours, look = unlock_and_look();
+	bool look = unlock_and_look();
 	if (!ours)
 		return false;
 	*result = block != NULL ? CUDA_SUCCESS : allocate_slowly(pool, stream, key, n, p);
@@ -292,18 +306,23 @@ bool nvs_ordered_alloc(CUdeviceptr *p, size_t n, CUmemoryPool handle, CUstream s
 
 /* ---- freeing ---- */
 
-/* The lock is held, and there is no live block at `p`. */
-static bool is_a_mistake(CUdeviceptr p, CUresult *result)
+/* The lock is held and given up; there is no live block at `p`. True: but it is inside a segment of ours. */
+static __attribute__((noinline, cold)) bool unlock_mistake(CUdeviceptr p, CUresult *result)
 {
+	bool inside = nvs_segment_around(&nvs_ordered_space, p) != NULL;
+	pthread_mutex_unlock(&nvs_ordered_lock);
 	*result = CUDA_ERROR_INVALID_VALUE;
-	return nvs_segment_around(&nvs_ordered_space, p) != NULL;
+	return inside;
 }
 
-/* Nobody can use a destroyed pool any more, so nothing of it is kept. */
-static void release_destroyed(struct nvs_pool *pool)
+/* What comes after some frees. Nobody can use a destroyed pool any more, so nothing of it is kept. */
+static __attribute__((noinline, cold)) void after_free(struct nvs_pool *pool, bool destroyed)
 {
-	settle_now(pool);
-	nvs_pool_release(pool, 0, false);
+	if (destroyed) {
+		settle_now(pool);
+		nvs_pool_release(pool, 0, false);
+	}
+	nvs_ordered_tidy();
 }
 
 bool nvs_ordered_free_async(CUdeviceptr p, CUstream stream, CUresult *result)
@@ -315,20 +334,15 @@ bool nvs_ordered_free_async(CUdeviceptr p, CUstream stream, CUresult *result)
 	if (order == NULL)
 		return false;
 	struct nvs_block *block = nvs_block_at(&nvs_ordered_space, p);
-	struct nvs_pool *pool = block != NULL ? nvs_pool_around(block) : NULL;
-	struct nvs_lane *lane = pool != NULL ? nvs_lane_of(order, pool) : NULL;
-	if (block == NULL) {
-		bool mistake = is_a_mistake(p, result);
-		pthread_mutex_unlock(&nvs_ordered_lock);
-		return mistake;
-	}
+	if (__builtin_expect(block == NULL, 0))
+		return unlock_mistake(p, result);
+	struct nvs_pool *pool = nvs_pool_around(block);
+	struct nvs_lane *lane = nvs_lane_of(order, pool);
 	/* Without host memory for a lane it waits for a drain. */
 	nvs_block_give(block, lane != NULL ? &lane->shelf : &pool->parked, nvs_ordered_epoch);
 	bool destroyed = pool->handle == NULL, look = unlock_and_look();
-	if (__builtin_expect(destroyed, 0))
-		release_destroyed(pool);
-	if (__builtin_expect(look, 0))
-		nvs_ordered_tidy();
+	if (__builtin_expect(destroyed || look, 0))
+		after_free(pool, destroyed);
 	*result = CUDA_SUCCESS;
 	return true;
 }
@@ -337,11 +351,8 @@ bool nvs_ordered_free(CUdeviceptr p, CUresult *result)
 {
 	pthread_mutex_lock(&nvs_ordered_lock);
 	struct nvs_block *block = nvs_block_at(&nvs_ordered_space, p);
-	if (block == NULL) {
-		bool mistake = is_a_mistake(p, result);
-		pthread_mutex_unlock(&nvs_ordered_lock);
-		return mistake;
-	}
+	if (block == NULL)
+		return unlock_mistake(p, result);
 	struct nvs_pool *pool = nvs_pool_around(block);
 	parked_blocks++;
 	parked_bytes += block->size;
@@ -353,10 +364,8 @@ bool nvs_ordered_free(CUdeviceptr p, CUresult *result)
 	bool look = unlock_and_look();
 	if (enough)
 		nvs_lanes_drain(FREE_WAIT_MS);
-	if (destroyed)
-		nvs_pool_release(pool, 0, false);
-	if (look)
-		nvs_ordered_tidy();
+	if (destroyed || look)
+		after_free(pool, destroyed);
 	*result = CUDA_SUCCESS;
 	return true;
 }

@@ -57,7 +57,7 @@ struct nvs_pool {
 	struct nvs_pool *next;
 };
 
-/* Which stream: a handle; a context's legacy stream; a thread's own default stream in a context. */
+/* Which stream: a handle (kind 0), or a default stream of a context. */
 struct nvs_stream_key {
 	uintptr_t object;
 	uint64_t kind;
@@ -118,13 +118,60 @@ void nvs_pool_settle(struct nvs_pool *pool, uint32_t deadline_ms);
  * there was one. */
 bool nvs_pool_release(struct nvs_pool *pool, uint64_t keep, bool idle_only);
 
-/* lanes.c */
-/* The key of a stream. False: there is no current context. */
-bool nvs_stream_key(CUstream stream, struct nvs_stream_key *key);
+/* lanes.c. What a pair of calls always needs is here, so that it costs no calls of our own. */
+#define NVS_ORDER_BUCKETS 256u
+extern struct nvs_order *nvs_orders[NVS_ORDER_BUCKETS] __attribute__((visibility("hidden")));
+
+static inline struct nvs_order **nvs_order_bucket(struct nvs_stream_key key)
+{
+	uint64_t mixed = ((uint64_t)key.object / 16 + key.kind) * 0x9e3779b97f4a7c15ull;
+	return &nvs_orders[mixed >> 56];
+}
+
+/* The lock is held. NULL: not known yet. */
+static inline struct nvs_order *nvs_order_find(struct nvs_stream_key key)
+{
+	struct nvs_order *order = *nvs_order_bucket(key);
+	while (order != NULL && (order->key.object != key.object || order->key.kind != key.kind))
+		order = order->next;
+	return order;
+}
+
+/* The key of a default stream. False: there is no current context. */
+bool nvs_default_stream_key(CUstream stream, struct nvs_stream_key *key);
+
+static inline bool nvs_stream_key(CUstream stream, struct nvs_stream_key *key)
+{
+	if ((uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD)
+		return nvs_default_stream_key(stream, key);
+	*key = (struct nvs_stream_key){.object = (uintptr_t)stream};
+	return true;
+}
+
 /* Locks and finds, or makes, the order of a stream. NULL: not a stream, or no host memory; then nothing is locked. */
-struct nvs_order *nvs_order_lock(CUstream stream, struct nvs_stream_key key);
+struct nvs_order *nvs_order_make(CUstream stream, struct nvs_stream_key key);
+
+static inline struct nvs_order *nvs_order_lock(CUstream stream, struct nvs_stream_key key)
+{
+	pthread_mutex_lock(&nvs_ordered_lock);
+	struct nvs_order *order = nvs_order_find(key);
+	if (__builtin_expect(order != NULL, 1))
+		return order;
+	pthread_mutex_unlock(&nvs_ordered_lock);
+	return nvs_order_make(stream, key);
+}
+
 /* The lock is held. NULL without host memory. */
-struct nvs_lane *nvs_lane_of(struct nvs_order *order, struct nvs_pool *pool);
+struct nvs_lane *nvs_lane_make(struct nvs_order *order, struct nvs_pool *pool);
+
+static inline struct nvs_lane *nvs_lane_of(struct nvs_order *order, struct nvs_pool *pool)
+{
+	struct nvs_lane *lane = order->lanes;
+	while (lane != NULL && lane->pool != pool)
+		lane = lane->of_stream;
+	return __builtin_expect(lane != NULL, 1) ? lane : nvs_lane_make(order, pool);
+}
+
 /* Look which work is over, and let everybody have what it used. Waits for nothing. */
 void nvs_lanes_settle(struct nvs_pool *pool);
 /* Wait for all work of the process; what was freed before becomes everybody's. False when it could not be had. */

@@ -497,13 +497,13 @@ static void test_a_forked_child_starts_empty(void)
 	CUdeviceptr p = must_alloc(4 * MIB, A);
 	struct nvs_space space = nvs_ordered_space;
 	struct nvs_pool *first = nvs_pool_first();
-	struct nvs_order *known[ORDER_BUCKETS];
-	memcpy(known, orders, sizeof(known));
+	struct nvs_order *known[NVS_ORDER_BUCKETS];
+	memcpy(known, nvs_orders, sizeof(known));
 	nvs_ordered_after_fork();
 	assert(nvs_pool_first() == NULL && nvs_ordered_space.live == 0 && cuMemFreeAsync(p, B) != CUDA_SUCCESS);
 	/* Back to the parent's view, so that the test can clean up. */
 	nvs_lanes_context_gone(&fake_contexts[0]);
-	memcpy(orders, known, sizeof(known));
+	memcpy(nvs_orders, known, sizeof(known));
 	nvs_ordered_space = space;
 	atomic_store(&pools, first);
 }
