@@ -1,8 +1,8 @@
-"""What a free-running launch, and an allocation with its free in stream order, cost inside libnvshare.so, in instructions.
+"""What frequent calls cost inside libnvshare.so, in instructions: a launch, a stream-ordered allocation with its free.
 
-Counted by callgrind; the driver and the C library are excluded. Two runs of the same program on a simulated node, with and
-without the calls; their difference, divided by their number, is the mean. It includes the samples that the meter takes and
-what the link thread does meanwhile.
+Counted by callgrind; the driver and the C library are excluded. Two runs of the same program on a simulated node, with
+and without the calls; their difference, divided by their number, is the mean. It includes the samples that the meter
+takes and what the link thread does meanwhile.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def main() -> int:
             continue
         mean, limit = result["instructions_each"], result["limit"]
         verdict = "within" if mean <= limit else "above"
-        print(f"{what}: {mean} instructions inside libnvshare.so each, {verdict} the limit of {limit} (simulated driver)")
+        print(f"{what}: {mean} instructions inside libnvshare.so each, {verdict} the limit of {limit}")
         code = code if mean <= limit else 1
     return code
 

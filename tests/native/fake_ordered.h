@@ -213,6 +213,30 @@ static void fake_ordered_end(void)
 	fake_end();
 }
 
+/* ---- for the tests ---- */
+
+#define A fake_ordered_stream(1)
+#define B fake_ordered_stream(2)
+
+static inline CUdeviceptr must_alloc(size_t n, CUstream stream)
+{
+	CUdeviceptr p = 0;
+	assert(cuMemAllocAsync(&p, n, stream) == CUDA_SUCCESS && p != 0 && p % 512 == 0);
+	return p;
+}
+
+static inline void must_free(CUdeviceptr p, CUstream stream)
+{
+	assert(cuMemFreeAsync(p, stream) == CUDA_SUCCESS);
+}
+
+static inline uint64_t attribute(CUmemoryPool pool, int which)
+{
+	uint64_t value = 0;
+	assert(cuMemPoolGetAttribute(pool, which, &value) == CUDA_SUCCESS);
+	return value;
+}
+
 #define RUN_ORDERED(test)                                                                                              \
 	do {                                                                                                           \
 		fake_ordered_begin();                                                                                  \

@@ -110,6 +110,18 @@ static void expect_taken_from(const struct nvs_block *block, int shelf, int othe
 	}
 }
 
+/* What gathering left over, if anything, is on the taker's shelf. */
+static void expect_rest_on(const struct nvs_block *rest, int shelf)
+{
+	if (rest == NULL || rest->shelf != &shelves[shelf])
+		return;
+	struct unit *unit = units_of(rest->base);
+	for (uint64_t i = 0; i < rest->size / NVS_BLOCK_UNIT; i++) {
+		assert(unit[i].where == 1 + shelf || unit[i].where == 1);
+		unit[i] = (struct unit){.where = 1 + shelf, .epoch = rest->epoch};
+	}
+}
+
 static void hold(struct nvs_block *block)
 {
 	for (int i = 0; i < HELD; i++)
@@ -146,14 +158,8 @@ static void try_take(void)
 		return;
 	assert(block->asked == size && block->size == needed * NVS_BLOCK_UNIT);
 	expect_taken_from(block, shelf, other);
-	/* What gathering left over is on the taker's shelf now. */
-	for (struct nvs_block *rest = block->after; rest != NULL && rest == block->after; rest = NULL)
-		for (uint64_t i = 0;
-			other != shelf && rest->shelf == &shelves[shelf] && i < rest->size / NVS_BLOCK_UNIT; i++) {
-			struct unit *unit = units_of(rest->base) + i;
-			assert(unit->where == 1 + shelf || unit->where == 1);
-			*unit = (struct unit){.where = 1 + shelf, .epoch = rest->epoch};
-		}
+	if (other != shelf)
+		expect_rest_on(block->after, shelf);
 	hold(block);
 }
 

@@ -1,49 +1,11 @@
-/* Stream-ordered allocation: who gets which memory when, and what is given back. */
+/* Stream-ordered allocation: who gets which memory when. */
 #include "fake_ordered.h"
 
-#define A fake_ordered_stream(1)
-#define B fake_ordered_stream(2)
 #define OWN (40 * MIB) /* a segment of its own */
-
-static CUdeviceptr must_alloc(size_t n, CUstream stream)
-{
-	CUdeviceptr p = 0;
-	assert(cuMemAllocAsync(&p, n, stream) == CUDA_SUCCESS && p != 0 && p % 512 == 0);
-	return p;
-}
-
-static void must_free(CUdeviceptr p, CUstream stream)
-{
-	assert(cuMemFreeAsync(p, stream) == CUDA_SUCCESS);
-}
 
 static bool overlap(CUdeviceptr p, CUdeviceptr q, size_t n)
 {
 	return p < q + n && q < p + n;
-}
-
-static uint64_t attribute(CUmemoryPool pool, int which)
-{
-	uint64_t value = 0;
-	assert(cuMemPoolGetAttribute(pool, which, &value) == CUDA_SUCCESS);
-	return value;
-}
-
-static CUmemoryPool make_pool(CUdevice device, int handle_types, size_t limit)
-{
-	CUmemoryPool pool;
-	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.handleTypes = handle_types,
-		.location = {CU_MEM_LOCATION_TYPE_DEVICE, device},
-		.maxSize = limit};
-	assert(cuMemPoolCreate(&pool, &props) == CUDA_SUCCESS);
-	return pool;
-}
-
-static void next_period(void)
-{
-	period_since = 0;
-	nvs_ordered_tidy();
 }
 
 /* ---- what it is ---- */
@@ -352,144 +314,6 @@ static void test_a_failure_at_any_point_leaves_nothing_behind(void)
 	}
 }
 
-/* ---- giving back ---- */
-
-static void test_trimming_gives_back_what_is_free(void)
-{
-	CUmemoryPool pool = &fake_default_pools[0];
-	CUdeviceptr p = must_alloc(10 * MIB, A), q = must_alloc(20 * MIB, A), kept = must_alloc(1000, A);
-	must_free(p, A);
-	must_free(q, A);
-	assert(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == fake_allocated[0]);
-	assert(cuMemPoolTrimTo(pool, 30 * MIB) == CUDA_SUCCESS && fake_allocated[0] >= 30 * MIB);
-	assert(cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS);
-	assert(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 1024);
-	assert(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 30 * MIB + 1024);
-	must_free(kept, A);
-	assert(cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS && fake_allocated[0] == 0);
-}
-
-static void test_memory_under_work_is_not_trimmed(void)
-{
-	must_free(must_alloc(4 * MIB, A), A);
-	fake_work(1);
-	CUdeviceptr p = must_alloc(4 * MIB, A);
-	must_free(p, A);
-	assert(cuMemPoolTrimTo(&fake_default_pools[0], 0) == CUDA_SUCCESS && fake_allocated[0] == 4 * MIB);
-	fake_finish(1);
-	assert(cuMemPoolTrimTo(&fake_default_pools[0], 0) == CUDA_SUCCESS && fake_allocated[0] == 0);
-}
-
-/* GIVEN a loop in which memory is used in each period THEN it stays; unused for a whole period it goes, down to the
- * threshold. */
-static void test_unused_segments_go_after_a_while_beyond_the_threshold(void)
-{
-	for (int i = 0; i < 5; i++) {
-		must_free(must_alloc(20 * MIB, A), A);
-		size_t maps = fake_maps;
-		next_period();
-		assert(fake_allocated[0] == 20 * MIB && fake_maps == maps);
-	}
-	next_period();
-	assert(fake_allocated[0] == 0);
-	uint64_t threshold = 20 * MIB;
-	assert(cuMemPoolSetAttribute(&fake_default_pools[0], CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) ==
-		CUDA_SUCCESS);
-	CUdeviceptr p = must_alloc(20 * MIB, A), q = must_alloc(30 * MIB, A);
-	must_free(p, A);
-	must_free(q, A);
-	for (int i = 0; i < 4; i++)
-		next_period();
-	assert(fake_allocated[0] == 20 * MIB || fake_allocated[0] == 30 * MIB);
-}
-
-static void test_free_segments_go_with_a_context_and_live_ones_with_the_last(void)
-{
-	CUdeviceptr p = must_alloc(20 * MIB, A), q = must_alloc(30 * MIB, A);
-	must_free(p, A);
-	nvs_memory_context_gone(&fake_contexts[0], 0);
-	assert(fake_allocated[0] == 30 * MIB);
-	fake_no_context_left = true;
-	nvs_memory_context_gone(&fake_contexts[0], 0);
-	fake_no_context_left = false;
-	assert(fake_allocated[0] == 0 && cuMemFreeAsync(q, A) != CUDA_SUCCESS);
-}
-
-/* ---- pools ---- */
-
-static void test_pools_of_plain_device_memory_are_ours(void)
-{
-	CUdeviceptr p;
-	CUmemoryPool pool = make_pool(1, 0, 0), found;
-	assert(cuMemAllocFromPoolAsync(&p, 3 * MIB, pool, A) == CUDA_SUCCESS);
-	assert(fake_allocated[1] == 4 * MIB && fake_allocated[0] == 0 && fake_pinned[1] == 0);
-	assert(cuPointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, p) == CUDA_SUCCESS && found == pool);
-	must_free(p, A);
-}
-
-static void test_exportable_and_unknown_pools_are_the_drivers(void)
-{
-	CUdeviceptr p;
-	struct CUmemPoolHandle_st imported;
-	CUmemoryPool drivers[] = {make_pool(0, 1, 0), &imported};
-	for (int i = 0; i < 2; i++) {
-		assert(cuMemAllocFromPoolAsync(&p, 3000, drivers[i], A) == CUDA_SUCCESS);
-		assert(fake_native == 1 && fake_pinned[0] == 3000);
-		must_free(p, A);
-		assert(fake_native == 0 && fake_allocated[0] == 0);
-	}
-}
-
-static void test_the_current_pool_serves_plain_requests(void)
-{
-	CUmemoryPool pool = make_pool(0, 0, 0);
-	must_free(must_alloc(1000, A), A);
-	assert(cuDeviceSetMemPool(0, pool) == CUDA_SUCCESS);
-	CUdeviceptr p = must_alloc(1000, A);
-	assert(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 1024);
-	assert(attribute(&fake_default_pools[0], CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
-	must_free(p, A);
-	assert(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
-	p = must_alloc(1000, A);
-	assert(attribute(&fake_default_pools[0], CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 1024);
-	must_free(p, A);
-}
-
-static void test_a_pool_keeps_to_its_own_limit(void)
-{
-	CUdeviceptr p, ignored;
-	CUmemoryPool pool = make_pool(0, 0, 8 * MIB);
-	assert(cuMemAllocFromPoolAsync(&p, 6 * MIB, pool, A) == CUDA_SUCCESS);
-	assert(cuMemAllocFromPoolAsync(&ignored, 4 * MIB, pool, A) == CUDA_ERROR_OUT_OF_MEMORY);
-	must_free(p, A);
-	assert(cuMemAllocFromPoolAsync(&p, 8 * MIB, pool, A) == CUDA_SUCCESS);
-	must_free(p, A);
-}
-
-/* GIVEN a pool destroyed with a block in use THEN the block lives on, and its memory goes with it. */
-static void test_a_destroyed_pool_ends_with_its_last_block(void)
-{
-	CUdeviceptr p, q;
-	CUmemoryPool pool = make_pool(0, 0, 0);
-	assert(cuMemAllocFromPoolAsync(&p, 6 * MIB, pool, A) == CUDA_SUCCESS);
-	assert(cuMemAllocFromPoolAsync(&q, 4 * MIB, pool, A) == CUDA_SUCCESS);
-	must_free(q, A);
-	assert(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
-	assert(fake_allocated[0] == 6 * MIB);
-	must_free(p, A);
-	assert(fake_allocated[0] == 0);
-}
-
-static void test_a_peer_gets_access_to_a_pools_memory(void)
-{
-	CUdeviceptr p = must_alloc(4 * MIB, A);
-	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	assert(fake_at(fake_mapped, p)->accessors == 1);
-	assert(cuMemPoolSetAccess(&fake_default_pools[0], &access, 1) == CUDA_SUCCESS);
-	assert(fake_at(fake_mapped, p)->accessors == 3);
-	must_free(p, A);
-}
-
 /* ---- processes and threads ---- */
 
 static void test_a_forked_child_starts_empty(void)
@@ -588,16 +412,6 @@ int main(void)
 	RUN_ORDERED(test_free_segments_are_given_up_before_other_memory_is_refused);
 	RUN_ORDERED(test_near_the_quota_segments_are_no_larger_than_needed);
 	RUN_ORDERED(test_a_failure_at_any_point_leaves_nothing_behind);
-	RUN_ORDERED(test_trimming_gives_back_what_is_free);
-	RUN_ORDERED(test_memory_under_work_is_not_trimmed);
-	RUN_ORDERED(test_unused_segments_go_after_a_while_beyond_the_threshold);
-	RUN_ORDERED(test_free_segments_go_with_a_context_and_live_ones_with_the_last);
-	RUN_ORDERED(test_pools_of_plain_device_memory_are_ours);
-	RUN_ORDERED(test_exportable_and_unknown_pools_are_the_drivers);
-	RUN_ORDERED(test_the_current_pool_serves_plain_requests);
-	RUN_ORDERED(test_a_pool_keeps_to_its_own_limit);
-	RUN_ORDERED(test_a_destroyed_pool_ends_with_its_last_block);
-	RUN_ORDERED(test_a_peer_gets_access_to_a_pools_memory);
 	RUN_ORDERED(test_a_forked_child_starts_empty);
 	RUN_ORDERED(test_threads_do_not_disturb_each_other);
 	puts("PASS");

@@ -61,9 +61,7 @@ class Ordered(Cuda):
 def quota() -> dict[str, Any]:
     cuda = Ordered(2)
     pointer, other = ctypes.c_uint64(), cuda.take(600 * MIB, 0)
-    too_much = cuda.code(
-        "cuMemAllocAsync", ctypes.byref(pointer), ctypes.c_size_t(500 * MIB), cuda.streams[0]
-    )
+    too_much = cuda.code("cuMemAllocAsync", ctypes.byref(pointer), ctypes.c_size_t(500 * MIB), cuda.streams[0])
     cuda.fill(other, 1, 600 * MIB, 0)
     cuda.give(other, 0)
     return {
@@ -129,9 +127,7 @@ def given_back() -> dict[str, Any]:
     cuda = Ordered(1)
     pool = ctypes.c_uint64()
     pointer = cuda.take(100 * MIB, 0)
-    cuda(
-        "cuPointerGetAttribute", ctypes.byref(pool), ctypes.c_int(MEMPOOL_HANDLE), ctypes.c_uint64(pointer + 5)
-    )
+    cuda("cuPointerGetAttribute", ctypes.byref(pool), ctypes.c_int(MEMPOOL_HANDLE), ctypes.c_uint64(pointer + 5))
     cuda.give(pointer, 0)
     kept = cuda.figure(RESERVED)
     cuda.wait(0)
