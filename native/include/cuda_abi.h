@@ -135,6 +135,25 @@ typedef struct CUarrayMapInfo {
 	unsigned int deviceBitMask, flags, reserved[2];
 } CUarrayMapInfo;
 
+/* Memory pools */
+typedef struct CUmemPoolProps {
+	CUmemAllocationType allocType;
+	int handleTypes;
+	CUmemLocation location;
+	void *win32SecurityAttributes;
+	size_t maxSize;
+	unsigned short usage;
+	unsigned char reserved[54];
+} CUmemPoolProps;
+typedef enum {
+	CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3, /* the last that is an int */
+	CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
+	CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
+	CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH = 6,
+	CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
+	CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8,
+} CUmemPool_attribute;
+
 /* Launches */
 typedef struct CUlaunchConfig {
 	unsigned int gridDimX, gridDimY, gridDimZ;

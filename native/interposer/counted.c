@@ -8,6 +8,7 @@
 #include "array_size.h"
 #include "link.h"
 #include "memory.h"
+#include "ordered.h"
 #include "residency.h"
 
 struct counted {
@@ -207,47 +208,64 @@ static CUresult device_of_stream(CUstream stream, CUdevice *device)
 	return nvs_context_device(context, device);
 }
 
-/* The four stream-ordered allocations differ in the real call only. Freed memory may stay in the driver's pool; it is
- * counted by what the application holds. */
-#define ALLOC_ASYNC(name, params, args, stream)                                                                        \
-	NVS_EXPORT CUresult name params                                                                                \
+/* Stream-ordered memory is ours (ordered.c) where it can be. The rest comes from the driver's pool, where it may stay
+ * when it is freed; it is counted by what the application holds. The four differ in the real call only. */
+#define ALLOC_ASYNC(name, params, args, pool, stream)                                                                  \
+	static __attribute__((noinline)) CUresult counted_##name params                                                \
 	{                                                                                                              \
-		NVS_PASS_INSIDE(name, args);                                                                           \
 		CUdevice device;                                                                                       \
-		if (p == NULL || n == 0 || device_of_stream(stream, &device) != CUDA_SUCCESS)                          \
-			return nvs_real.name args; /* for its error */                                                 \
-		nvs_inside++;                                                                                          \
-		CUresult result = nvs_counted_ask(device, n);                                                          \
+		CUresult result = device_of_stream(stream, &device);                                                   \
+		if (result == CUDA_SUCCESS)                                                                            \
+			result = nvs_counted_ask(device, n);                                                           \
 		if (result == CUDA_SUCCESS)                                                                            \
 			result = nvs_counted_settle(nvs_real.name args, NVS_COUNTED_POINTER, p, device, n);            \
+		return result;                                                                                         \
+	}                                                                                                              \
+	NVS_EXPORT CUresult name params                                                                                \
+	{                                                                                                              \
+		CUresult result;                                                                                       \
+		NVS_PASS_INSIDE(name, args);                                                                           \
+		if (p == NULL || n == 0)                                                                               \
+			return nvs_real.name args; /* for its error */                                                 \
+		nvs_inside++;                                                                                          \
+		if (!nvs_ordered_alloc(p, n, pool, stream, &result))                                                   \
+			result = counted_##name args;                                                                  \
 		nvs_inside--;                                                                                          \
 		return result;                                                                                         \
 	}
 
-ALLOC_ASYNC(cuMemAllocAsync, (CUdeviceptr * p, size_t n, CUstream stream), (p, n, stream), stream)
-ALLOC_ASYNC(cuMemAllocAsync_ptsz, (CUdeviceptr * p, size_t n, CUstream stream), (p, n, stream), stream)
+ALLOC_ASYNC(cuMemAllocAsync, (CUdeviceptr * p, size_t n, CUstream stream), (p, n, stream), NULL, stream)
+ALLOC_ASYNC(cuMemAllocAsync_ptsz, (CUdeviceptr * p, size_t n, CUstream stream), (p, n, stream), NULL,
+	NVS_PER_THREAD(stream))
 ALLOC_ASYNC(cuMemAllocFromPoolAsync, (CUdeviceptr * p, size_t n, CUmemoryPool pool, CUstream stream),
-	(p, n, pool, stream), stream)
+	(p, n, pool, stream), pool, stream)
 ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr * p, size_t n, CUmemoryPool pool, CUstream stream),
-	(p, n, pool, stream), stream)
+	(p, n, pool, stream), pool, NVS_PER_THREAD(stream))
 
-/* Memory of ours may be freed this way too; it is parked until the stream's work is finished, like any other free. */
-#define FREE_ASYNC(name)                                                                                               \
+/* Memory from cuMemAlloc may be freed this way too; it is parked until the stream's work is finished, like any other
+ * free. */
+#define FREE_ASYNC(name, where)                                                                                        \
+	static __attribute__((noinline)) CUresult other_##name(CUdeviceptr p, CUstream stream)                         \
+	{                                                                                                              \
+		CUresult result;                                                                                       \
+		if (nvs_memory_free(p, &result))                                                                       \
+			return result;                                                                                 \
+		struct counted *entry = take(NVS_COUNTED_POINTER, p);                                                  \
+		return freed(entry, nvs_real.name(p, stream));                                                         \
+	}                                                                                                              \
 	NVS_EXPORT CUresult name(CUdeviceptr p, CUstream stream)                                                       \
 	{                                                                                                              \
-		NVS_PASS_INSIDE(name, (p, stream));                                                                    \
 		CUresult result;                                                                                       \
+		NVS_PASS_INSIDE(name, (p, stream));                                                                    \
 		nvs_inside++;                                                                                          \
-		if (!nvs_memory_free(p, &result)) {                                                                    \
-			struct counted *entry = take(NVS_COUNTED_POINTER, p);                                          \
-			result = freed(entry, nvs_real.name(p, stream));                                               \
-		}                                                                                                      \
+		if (!nvs_ordered_free_async(p, where, &result))                                                        \
+			result = other_##name(p, stream);                                                              \
 		nvs_inside--;                                                                                          \
 		return result;                                                                                         \
 	}
 
-FREE_ASYNC(cuMemFreeAsync)
-FREE_ASYNC(cuMemFreeAsync_ptsz)
+FREE_ASYNC(cuMemFreeAsync, stream)
+FREE_ASYNC(cuMemFreeAsync_ptsz, NVS_PER_THREAD(stream))
 
 /* ---- the application's own virtual memory ---- */
 

@@ -17,6 +17,7 @@
 #include "hostmem.h"
 #include "log.h"
 #include "mover.h"
+#include "ordered.h"
 #include "residency.h"
 #include "slab.h"
 #include "table.h"
@@ -102,7 +103,7 @@ NVS_EXPORT CUresult cuMemFree_v2(CUdeviceptr p)
 	NVS_PASS_INSIDE(cuMemFree_v2, (p));
 	CUresult result;
 	nvs_inside++;
-	if (!nvs_memory_free(p, &result) && !nvs_counted_free(p, &result)) {
+	if (!nvs_memory_free(p, &result) && !nvs_ordered_free(p, &result) && !nvs_counted_free(p, &result)) {
 		if (p != 0 && !atomic_exchange(&said, true))
 			NVS_DEBUG("free of 0x%llx, which was not allocated through nvshare: passed to the driver", p);
 		result = nvs_real.cuMemFree_v2(p);
@@ -141,7 +142,8 @@ bool nvs_memory_give_up_spares(CUdevice device)
 	if (parked)
 		nvs_memory_reap(SHORTAGE_WAIT_MS);
 	bool trimmed = nvs_is_managed(device) && nvs_slab_trim(device);
-	return parked || trimmed;
+	bool given_up = nvs_ordered_give_up(device, SHORTAGE_WAIT_MS);
+	return parked || trimmed || given_up;
 }
 
 static CUresult allocate(CUdevice device, size_t size, CUdeviceptr *p)
@@ -212,6 +214,7 @@ void nvs_memory_context_gone(CUcontext context, CUdevice device)
 		nvs_memory_reap(FREE_WAIT_MS);
 	if (nvs_is_managed(device))
 		nvs_slab_trim(device);
+	nvs_ordered_context_gone(context, device);
 	nvs_counted_context_gone(context);
 }
 
@@ -224,6 +227,7 @@ void nvs_memory_after_fork(void)
 	nvs_residency_after_fork();
 	nvs_host_after_fork();
 	nvs_mover_after_fork();
+	nvs_ordered_after_fork();
 	nvs_counted_after_fork();
 	nvs_virtual_after_fork();
 }

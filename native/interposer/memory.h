@@ -11,10 +11,12 @@
 /* First line of a wrapper: finds the driver, and lets calls made from inside the library through untouched. */
 #define NVS_PASS_INSIDE(name, args)                                                                                    \
 	do {                                                                                                           \
-		if (!nvs_resolve_driver())                                                                             \
-			return CUDA_ERROR_NO_DEVICE;                                                                   \
-		if (nvs_real.name == NULL)                                                                             \
-			return CUDA_ERROR_NOT_SUPPORTED;                                                               \
+		if (__builtin_expect(nvs_real.name == NULL, 0)) {                                                      \
+			if (!nvs_resolve_driver())                                                                     \
+				return CUDA_ERROR_NO_DEVICE;                                                           \
+			if (nvs_real.name == NULL)                                                                     \
+				return CUDA_ERROR_NOT_SUPPORTED;                                                       \
+		}                                                                                                      \
 		if (nvs_inside)                                                                                        \
 			return nvs_real.name args;                                                                     \
 	} while (0)

@@ -7,6 +7,7 @@
 #include "gate.h"
 #include "link.h"
 #include "log.h"
+#include "ordered.h"
 #include "residency.h"
 #include "table.h"
 
@@ -32,6 +33,7 @@ NVS_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 	if (result == CUDA_SUCCESS && nvs_real.cuCtxGetDevice(&device) == CUDA_SUCCESS &&
 		sees_own_card(device, total)) {
 		nvs_memory_reap(0); /* a free that the application has made is seen here */
+		nvs_ordered_tidy();
 		uint64_t allocated = nvs_link_allocated(device);
 		*available = allocated < *total ? *total - allocated : 0;
 	}
@@ -50,11 +52,16 @@ NVS_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 
 /* ---- pointers ---- */
 
+static bool find_ours(CUdeviceptr p, struct nvs_allocation *copy)
+{
+	return nvs_table_find(p, copy) || nvs_ordered_find(p, copy);
+}
+
 NVS_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr p)
 {
 	NVS_PASS_INSIDE(cuMemGetAddressRange_v2, (base, size, p));
 	struct nvs_allocation found;
-	if (!nvs_table_find(p, &found))
+	if (!find_ours(p, &found))
 		return nvs_real.cuMemGetAddressRange_v2(base, size, p);
 	if (base != NULL)
 		*base = found.base;
@@ -97,7 +104,7 @@ static void correct(const struct nvs_allocation *allocation, CUpointer_attribute
 		*(unsigned char *)data = 0; /* a boolean; the driver has written the rest of whatever width it uses */
 		break;
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-		memset(data, 0, sizeof(CUmemoryPool));
+		memcpy(data, &allocation->pool, sizeof(allocation->pool));
 		break;
 	default:
 		break;
@@ -139,7 +146,7 @@ NVS_EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attrib
 {
 	NVS_PASS_INSIDE(cuPointerGetAttribute, (data, attribute, p));
 	struct nvs_allocation found;
-	bool ours = nvs_table_find(p, &found);
+	bool ours = find_ours(p, &found);
 	if (ours && data != NULL && is_away(&found, p) && stand_in(&found, attribute, p, data))
 		return CUDA_SUCCESS;
 	CUresult result = nvs_real.cuPointerGetAttribute(data, attribute, p);
@@ -152,7 +159,7 @@ NVS_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *
 {
 	NVS_PASS_INSIDE(cuPointerGetAttributes, (count, attributes, data, p));
 	struct nvs_allocation found;
-	bool ours = nvs_table_find(p, &found), away = ours && is_away(&found, p);
+	bool ours = find_ours(p, &found), away = ours && is_away(&found, p);
 	CUresult result = nvs_real.cuPointerGetAttributes(count, attributes, data, p);
 	for (unsigned i = 0; ours && result == CUDA_SUCCESS && i < count; i++)
 		if (!away || !stand_in(&found, attributes[i], p, data[i]))
@@ -166,10 +173,10 @@ NVS_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *
 bool nvs_memory_keep(CUdeviceptr p, size_t size)
 {
 	struct nvs_allocation found;
-	if (!nvs_table_find(p, &found))
+	if (!find_ours(p, &found))
 		return false;
 	nvs_gate_enter_unmeasured();
-	for (CUdeviceptr at = p, next; at < p + size && nvs_table_find(at, &found); at = next) {
+	for (CUdeviceptr at = p, next; at < p + size && find_ours(at, &found); at = next) {
 		next = found.base + found.size < p + size ? found.base + found.size : p + size;
 		nvs_residency_hold(found.device, found.home + (at - found.base), next - at);
 		nvs_link_moved(found.device);
@@ -211,7 +218,7 @@ NVS_EXPORT CUresult cuIpcGetMemHandle(void *handle, CUdeviceptr p)
 	static _Atomic bool said;
 	NVS_PASS_INSIDE(cuIpcGetMemHandle, (handle, p));
 	struct nvs_allocation found;
-	if (!nvs_table_find(p, &found) || found.is_view) /* the driver does not share what is mapped either */
+	if (!find_ours(p, &found) || found.is_view) /* the driver does not share what is mapped either */
 		return nvs_real.cuIpcGetMemHandle(handle, p);
 	if (!atomic_exchange(&said, true))
 		NVS_WARN("cuIpcGetMemHandle: memory allocated under nvshare cannot be shared between processes this "

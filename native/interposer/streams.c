@@ -5,6 +5,7 @@
 #include "gate.h"
 #include "memory.h"
 #include "meter.h"
+#include "ordered.h"
 #include "resolve.h"
 
 pthread_mutex_t nvs_streams_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -303,6 +304,7 @@ static void stream_destroyed(CUstream handle)
 {
 	struct nvs_stream *stream = NULL;
 	pthread_mutex_lock(&nvs_streams_lock);
+	nvs_ordered_stream_ends(handle);
 	forget_capture(handle);
 	for (struct nvs_context *context = nvs_context_first(); context != NULL && stream == NULL;
 		context = context->next) {

@@ -23,7 +23,8 @@ struct nvs_allocation {
 	uint64_t id;                 /* unique for the life of the process, never reused, set by nvs_table_insert */
 	struct nvs_backing *backing; /* its own memory, or NULL for a piece of a slab */
 	struct nvs_slab *slab;
-	bool parked; /* freed by the application, kept until the work that may use it is finished */
+	CUmemoryPool pool; /* that it came from in stream order (ordered.c), or NULL */
+	bool parked;       /* freed by the application, kept until the work that may use it is finished */
 	struct nvs_allocation *next, *previous;
 	struct nvs_allocation *next_parked;
 };

@@ -21,6 +21,13 @@ struct nvs_block {
 	struct nvs_block *next;
 };
 
+struct CUmemPoolHandle_st {
+	uint32_t magic;
+	CUdevice device;
+	uint64_t access; /* bit per GPU that may use its memory, besides its own */
+	uint64_t attributes[16];
+};
+
 static struct nvs_block *blocks;
 
 static size_t find_units(const struct nvs_block *block, size_t count)
@@ -97,7 +104,7 @@ static CUresult allocate_own(CUcontext ctx, size_t n, enum nvs_mapping_kind kind
 		.size = n,
 		.kind = kind,
 		.physical = physical,
-		.access = 1ull << ctx->gpu,
+		.access = 1ull << ctx->gpu | (pool != NULL ? pool->access : 0),
 		.ctx = ctx,
 		.pool = pool};
 	if (mapping.start == 0 || !nvs_mapping_add(&mapping)) {
@@ -218,13 +225,8 @@ NVS_API cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr p)
 
 /* ---- stream-ordered allocation: made at once, freed when the stream gets there ---- */
 
-struct CUmemPoolHandle_st {
-	uint32_t magic;
-	CUdevice device;
-	uint64_t attributes[16];
-};
-
 static struct CUmemPoolHandle_st default_pools[NVS_GPUS];
+static CUmemoryPool current_pools[NVS_GPUS]; /* NULL: the default one */
 
 static CUresult allocate_ordered(CUdeviceptr *p, size_t n, CUmemoryPool pool, CUstream handle)
 {
@@ -268,6 +270,18 @@ NVS_API cuMemFreeAsync(CUdeviceptr p, CUstream handle)
 }
 NVS_PT(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream stream), (p, stream))
 
+static bool is_pool(CUmemoryPool pool)
+{
+	return pool != NULL && pool->magic == NVS_POOL;
+}
+
+static void pool_begins(CUmemoryPool pool, CUdevice device)
+{
+	if (pool->magic == NVS_POOL)
+		return;
+	*pool = (struct CUmemPoolHandle_st){.magic = NVS_POOL, .device = device, .attributes = {0, 1, 1, 1}};
+}
+
 NVS_API cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
 {
 	CUresult result = nvs_begin();
@@ -276,40 +290,105 @@ NVS_API cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
 	int gpu = nvs_gpu_of(device);
 	if (gpu < 0)
 		return nvs_end(CUDA_ERROR_INVALID_DEVICE);
-	default_pools[gpu].magic = NVS_POOL;
-	default_pools[gpu].device = device;
+	pool_begins(&default_pools[gpu], device);
 	*pool = &default_pools[gpu];
 	return nvs_end(CUDA_SUCCESS);
 }
 
 NVS_API cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
 {
-	return cuDeviceGetDefaultMemPool(pool, device);
+	CUresult result = cuDeviceGetDefaultMemPool(pool, device);
+	if (result == CUDA_SUCCESS && current_pools[nvs_gpu_of(device)] != NULL)
+		*pool = current_pools[nvs_gpu_of(device)];
+	return result;
 }
 
 NVS_API cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 {
-	return pool == NULL || pool->magic != NVS_POOL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	CUresult result = nvs_begin();
+	if (result != CUDA_SUCCESS)
+		return result;
+	int gpu = nvs_gpu_of(device);
+	if (gpu < 0 || !is_pool(pool) || pool->device != device)
+		return nvs_end(gpu < 0 ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE);
+	current_pools[gpu] = pool;
+	return nvs_end(CUDA_SUCCESS);
+}
+
+NVS_API cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
+{
+	if (location == NULL || location->type != CU_MEM_LOCATION_TYPE_DEVICE || type != CU_MEM_ALLOCATION_TYPE_PINNED)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	return cuDeviceSetMemPool(location->id, pool);
+}
+
+NVS_API cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
+{
+	CUresult result = nvs_begin();
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (pool == NULL || props == NULL || props->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+		nvs_gpu_of(props->location.id) < 0)
+		return nvs_end(CUDA_ERROR_INVALID_VALUE);
+	*pool = calloc(1, sizeof(**pool));
+	if (*pool == NULL)
+		return nvs_end(CUDA_ERROR_OUT_OF_MEMORY);
+	pool_begins(*pool, props->location.id);
+	return nvs_end(CUDA_SUCCESS);
+}
+
+/* The structure stays, so that a handle used after its end is known as one. */
+NVS_API cuMemPoolDestroy(CUmemoryPool pool)
+{
+	CUresult result = nvs_begin();
+	if (result != CUDA_SUCCESS)
+		return result;
+	bool is_default = pool >= default_pools && pool < default_pools + NVS_GPUS;
+	if (!is_pool(pool) || is_default)
+		return nvs_end(CUDA_ERROR_INVALID_VALUE);
+	pool->magic = NVS_DEAD;
+	for (int gpu = 0; gpu < NVS_GPUS; gpu++)
+		if (current_pools[gpu] == pool)
+			current_pools[gpu] = NULL;
+	return nvs_end(CUDA_SUCCESS);
+}
+
+NVS_API cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count)
+{
+	CUresult result = nvs_begin();
+	if (result != CUDA_SUCCESS)
+		return result;
+	for (size_t i = 0; i < count; i++) {
+		int gpu = nvs_gpu_of(access[i].location.id);
+		if (!is_pool(pool) || access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || gpu < 0)
+			return nvs_end(CUDA_ERROR_INVALID_VALUE);
+		uint64_t bit = 1ull << gpu;
+		pool->access =
+			access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE ? pool->access | bit : pool->access & ~bit;
+	}
+	return nvs_end(CUDA_SUCCESS);
 }
 
 NVS_API cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
-	return pool == NULL || pool->magic != NVS_POOL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	return is_pool(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 NVS_API cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
-	if (pool == NULL || pool->magic != NVS_POOL || attribute < 1 || attribute > 15)
+	if (!is_pool(pool) || attribute < 1 || attribute > 15)
 		return CUDA_ERROR_INVALID_VALUE;
-	pool->attributes[attribute] = attribute <= 3 ? *(uint32_t *)value : *(uint64_t *)value;
+	pool->attributes[attribute] = attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES
+					      ? *(uint32_t *)value
+					      : *(uint64_t *)value;
 	return CUDA_SUCCESS;
 }
 
 NVS_API cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
-	if (pool == NULL || pool->magic != NVS_POOL || attribute < 1 || attribute > 15)
+	if (!is_pool(pool) || attribute < 1 || attribute > 15)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (attribute <= 3)
+	if (attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES)
 		*(uint32_t *)value = (uint32_t)pool->attributes[attribute];
 	else
 		*(uint64_t *)value = pool->attributes[attribute];

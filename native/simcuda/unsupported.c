@@ -46,8 +46,6 @@ UNSUPPORTED(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle * hand
 UNSUPPORTED(
 	cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr p, size_t size, int type, unsigned long long flags))
 UNSUPPORTED(cuImportExternalMemory, (CUexternalMemory * memory, const void *desc))
-UNSUPPORTED(cuMemPoolCreate, (CUmemoryPool * pool, const void *props))
-UNSUPPORTED(cuMemPoolDestroy, (CUmemoryPool pool))
 
 UNSUPPORTED(cuGraphInstantiate, (CUgraphExec * exec, CUgraph graph, CUgraphNode *node, char *log, size_t n))
 UNSUPPORTED_PT(cuGraphInstantiateWithParams, _ptsz, (CUgraphExec * exec, CUgraph graph, void *params))

@@ -22,7 +22,7 @@ static struct nvs_physical *with_handles;
  * on the host faults, as it does with a real card. */
 static bool open_space(void)
 {
-	for (uint64_t size = (uint64_t)16 << 40; space.start == 0 && size >= (uint64_t)64 << 30; size /= 2) {
+	for (uint64_t size = (uint64_t)16 << 40; space.start == 0 && size >= (uint64_t)1 << 30; size /= 2) {
 		void *p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		if (p == MAP_FAILED)
 			continue;

@@ -76,6 +76,10 @@ void nvs_mover_kick(void)
 	atomic_fetch_add(&fake_kicks, 1);
 }
 
+void nvs_ordered_stream_ends(CUstream stream)
+{
+}
+
 void nvs_mover_stop(void)
 {
 }

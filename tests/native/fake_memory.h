@@ -23,6 +23,10 @@
 #include "../../native/interposer/helper_thread.c"
 #include "../../native/interposer/mover.c"
 #include "../../native/interposer/slab.c"
+#include "../../native/interposer/blocks.c"
+#include "../../native/interposer/lanes.c"
+#include "../../native/interposer/pools.c"
+#include "../../native/interposer/ordered.c"
 #include "../../native/interposer/array_size.c"
 #include "../../native/interposer/counted.c"
 #include "../../native/interposer/memory.c"
@@ -127,6 +131,19 @@ CUstreamCaptureMode nvs_relax(void)
 	return CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
+void nvs_unrelax(CUstreamCaptureMode before)
+{
+}
+
+pthread_mutex_t nvs_streams_lock = PTHREAD_MUTEX_INITIALIZER;
+_Atomic uint32_t nvs_captures;
+static CUstream fake_capturing; /* the one stream that captures */
+
+bool nvs_stream_capturing(CUstream stream)
+{
+	return stream != NULL && stream == fake_capturing;
+}
+
 uint64_t nvs_link_card(CUdevice device)
 {
 	return fake_card;
@@ -210,9 +227,19 @@ static struct CUctx_st {
 } fake_contexts[2] = {{0}, {1}};
 static __thread CUcontext fake_current;
 
+static bool fake_no_context_left;
+
 CUcontext nvs_context_on(CUdevice device)
 {
-	return &fake_contexts[device];
+	return fake_no_context_left ? NULL : &fake_contexts[device];
+}
+
+/* Streams are of the current context. */
+struct nvs_context *nvs_context_of(CUstream stream)
+{
+	static struct nvs_context known[2] = {
+		{.handle = &fake_contexts[0], .device = 0}, {.handle = &fake_contexts[1], .device = 1}};
+	return fake_current != NULL ? &known[fake_current->device] : NULL;
 }
 
 static bool fake_fails(void)
@@ -720,8 +747,10 @@ static void fake_end(void)
 	size_t count, bytes;
 	fake_drain_fails = false;
 	nvs_memory_reap(1);
-	for (int device = 0; device < 2; device++)
+	for (int device = 0; device < 2; device++) {
 		nvs_slab_trim(device);
+		nvs_ordered_give_up(device, 1);
+	}
 	nvs_table_parked(&count, &bytes);
 	assert(count == 0 && bytes == 0);
 	assert(tokens == NULL && mappings == NULL && reserved == NULL);

@@ -79,6 +79,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 _OPTIONAL: dict[str, tuple[Any, ...]] = {
     "cuDevicePrimaryCtxSetFlags_v2": (_Int, _Unsigned),
+    "cuMemAllocAsync": (_Out, _Size, _Handle),
+    "cuMemFreeAsync": (_Pointer, _Handle),
     "cuMemAddressReserve": (_Out, _Size, _Size, _Pointer, ctypes.c_ulonglong),
     "cuMemAddressFree": (_Pointer, _Size),
     "cuMemCreate": (_Out, _Size, ctypes.c_void_p, ctypes.c_ulonglong),

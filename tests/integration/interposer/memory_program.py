@@ -23,6 +23,18 @@ class CudaError(Exception):
         self.code = code
 
 
+class PoolProperties(ctypes.Structure):
+    _fields_ = (
+        ("allocation_type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location_type", ctypes.c_int),
+        ("location_id", ctypes.c_int),
+        ("security", ctypes.c_void_p),
+        ("maximum", ctypes.c_size_t),
+        ("rest", ctypes.c_ubyte * 56),
+    )
+
+
 class Cuda:
     """The driver API by name, as a linked program reaches it; every call that fails raises."""
 
@@ -65,6 +77,12 @@ class Cuda:
         value = ctypes.c_uint64()
         self("cuPointerGetAttribute", ctypes.byref(value), ctypes.c_int(attribute), ctypes.c_uint64(pointer))
         return value.value
+
+    def pool(self, handle_types: int = 0) -> ctypes.c_void_p:
+        """A new pool of memory of device 0."""
+        pool, properties = ctypes.c_void_p(), PoolProperties(1, handle_types, 1, 0)
+        self("cuMemPoolCreate", ctypes.byref(pool), ctypes.byref(properties))
+        return pool
 
     def destroy(self) -> None:
         self("cuCtxDestroy_v2", self.context)
@@ -230,8 +248,9 @@ def counted() -> dict[str, Any]:
     cuda("cuMemAllocManaged", ctypes.byref(pointer), ctypes.c_size_t(3 * MIB), ctypes.c_uint(1))
     report["managed"] = start - cuda.info()[0]
     cuda.free(pointer.value)
-    cuda("cuMemAllocAsync", ctypes.byref(pointer), ctypes.c_size_t(5 * MIB), None)
-    report["async"] = start - cuda.info()[0]
+    pool = cuda.pool(handle_types=1)
+    cuda("cuMemAllocFromPoolAsync", ctypes.byref(pointer), ctypes.c_size_t(5 * MIB), pool, None)
+    report["exportable_pool"] = start - cuda.info()[0]
     cuda("cuMemFreeAsync", pointer, None)
     report["left"] = start - cuda.info()[0]
     return report

@@ -92,7 +92,7 @@ def test_destroyed_context_leaves_nothing_counted() -> None:
 
 def test_memory_of_the_driver_is_counted() -> None:
     report, _ = run("counted", NVSHARE_GPU_MEMORY_LIMIT="1Gi")
-    assert report == {"managed": 3 * MIB, "async": 5 * MIB, "left": 0}
+    assert report == {"managed": 3 * MIB, "exportable_pool": 5 * MIB, "left": 0}
 
 
 def test_forked_child_cannot_touch_the_parents_memory() -> None:

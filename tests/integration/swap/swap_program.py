@@ -34,6 +34,37 @@ class Cuda:
         self("cuInit", ctypes.c_uint(0))
         self("cuCtxCreate_v2", ctypes.byref(self.context), ctypes.c_uint(0), ctypes.c_int(0))
 
+        self.ordered = "ORDERED" in os.environ  # memory in stream order, from three streams in turn
+        self._streams = [ctypes.c_void_p() for _ in range(3 if self.ordered else 0)]
+        for stream in self._streams:
+            self("cuStreamCreate", ctypes.byref(stream), ctypes.c_uint(1))
+        self._next = 0
+
+    def _stream(self) -> ctypes.c_void_p:
+        self._next += 1
+        return self._streams[self._next % len(self._streams)]
+
+    def allocate(self, size: int) -> int:
+        pointer = ctypes.c_uint64()
+        if self.ordered:
+            self("cuMemAllocAsync", ctypes.byref(pointer), ctypes.c_size_t(size), self._stream())
+        else:
+            self("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+        return pointer.value
+
+    def free(self, pointer: int) -> None:
+        if self.ordered:
+            self("cuMemFreeAsync", ctypes.c_uint64(pointer), self._stream())
+        else:
+            self("cuMemFree_v2", ctypes.c_uint64(pointer))
+
+    def give_back(self) -> None:
+        """What was freed leaves the count, wherever it is kept."""
+        free, total, pool = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_void_p()
+        self("cuDeviceGetDefaultMemPool", ctypes.byref(pool), ctypes.c_int(0))
+        self("cuMemPoolTrimTo", pool, ctypes.c_size_t(0))
+        self("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+
     def __call__(self, function: str, *arguments: Any) -> None:
         code = self.code(function, *arguments)
         if code != 0:
@@ -55,9 +86,7 @@ class Piece:
     """An allocation: a word all over, and random bytes at places that matter (ends, chunk borders) and some others."""
 
     def __init__(self, cuda: Cuda, size: int) -> None:
-        pointer = ctypes.c_uint64()
-        cuda("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
-        self._begin(pointer.value, size, cuda.context.value)
+        self._begin(cuda.allocate(size), size, 0 if cuda.ordered else cuda.context.value)
 
     def _begin(self, pointer: int, size: int, context: int | None) -> None:
         self.pointer, self.size, self.context = pointer, size, context
@@ -202,16 +231,15 @@ class Program:
         """Free some, take some new ones, change some of the rest; how many there are."""
         for _ in range(len(self.pieces) // 4):
             piece = self.pieces.pop(self.chooser.randrange(len(self.pieces)))
-            self.cuda("cuMemFree_v2", ctypes.c_uint64(piece.pointer))
+            self.cuda.free(piece.pointer)
         for piece in self.chooser.sample(self.pieces, len(self.pieces) // 3):
             piece.patch(self.cuda, self.chooser.randrange(piece.size), self.chooser)
         return len(self.pieces)
 
     def free(self, count: int) -> bool:
         for piece in [self.pieces.pop() for _ in range(min(count, len(self.pieces)))]:
-            self.cuda("cuMemFree_v2", ctypes.c_uint64(piece.pointer))
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        self.cuda("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+            self.cuda.free(piece.pointer)
+        self.cuda.give_back()
         return True
 
     def verify(self) -> int:
@@ -258,9 +286,11 @@ class Program:
         self.cuda("cuPointerGetAttributes", ctypes.c_uint(4), kinds, places, ctypes.c_uint64(pointer))
         return [value.value for value in values]
 
-    def stream_ordered(self, size: int) -> int:
+    def managed(self, size: int) -> int:
         """Memory that belongs to the driver and cannot be moved."""
-        return self.cuda.code("cuMemAllocAsync", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(size), None)
+        return self.cuda.code(
+            "cuMemAllocManaged", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(size), ctypes.c_uint(1)
+        )
 
     def capture(self) -> int:
         """A graph with a memset, captured, instantiated, launched; the first error."""

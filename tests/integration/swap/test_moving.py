@@ -22,6 +22,7 @@ Held = Callable[[], int]
 
 MAPPED: dict[str, str] = {}
 UNIFIED = {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}
+ORDERED = {"ORDERED": "1"}  # the program allocates in stream order
 
 
 def buffers(node: sim.SimNode, task: Task, at_least: int = 0) -> int:
@@ -33,9 +34,12 @@ def buffers(node: sim.SimNode, task: Task, at_least: int = 0) -> int:
     return size
 
 
-def test_memory_leaves_and_returns_as_it_was(node: sim.SimNode, mover: Mover, start: Start, held: Held) -> None:
+@pytest.mark.parametrize("backend", [MAPPED, ORDERED], ids=["mapped", "ordered"])
+def test_memory_leaves_and_returns_as_it_was(
+    node: sim.SimNode, mover: Mover, start: Start, held: Held, backend: dict[str, str]
+) -> None:
     # GIVEN a task with memory of all sizes
-    task = start()
+    task = start(**backend)
     mover.in_turn(task, "allocate", 20, 7)
     total = mover.allocated
     assert mover.hello is not None
@@ -108,7 +112,7 @@ def test_buffers_are_ready_before_memory_has_to_leave(node: sim.SimNode, mover: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("backend", [MAPPED, UNIFIED], ids=["mapped", "unified"])
+@pytest.mark.parametrize("backend", [MAPPED, UNIFIED, ORDERED], ids=["mapped", "unified", "ordered"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_contents_survive_hundreds_of_rounds(
     mover: Mover, start: Start, held: Held, seed: int, backend: dict[str, str]
@@ -171,11 +175,12 @@ def test_a_target_that_changes_on_the_way_is_kept_to(node: sim.SimNode, mover: M
     assert mover.in_turn(task, "verify") == 0
 
 
+@pytest.mark.parametrize("backend", [MAPPED, ORDERED], ids=["mapped", "ordered"])
 def test_memory_taken_while_away_comes_into_being_with_the_turn(
-    node: sim.SimNode, mover: Mover, start: Start, held: Held
+    node: sim.SimNode, mover: Mover, start: Start, held: Held, backend: dict[str, str]
 ) -> None:
     # GIVEN a task that is away
-    task = start()
+    task = start(**backend)
     mover.in_turn(task, "allocate", 6, 3)
     mover.swap_out(0)
     copied = node.counters()[0]["bytes_d2h"]
@@ -197,7 +202,7 @@ def test_what_cannot_be_moved_waits_for_the_turn(mover: Mover, start: Start, hel
     mover.in_turn(task, "allocate", 6, 3)
     mover.swap_out(0)
     # WHEN memory of the driver's own is asked for THEN that waits until it may be on the card
-    task.tell("stream_ordered", 64 * MIB)
+    task.tell("managed", 64 * MIB)
     mover.until(lambda: mover.waits)
     assert held() == 0
     mover.swap_in()

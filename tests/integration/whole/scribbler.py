@@ -1,6 +1,6 @@
 """Keeps device memory of random sizes and contents, changes it now and then, and knows what every byte must be.
 
-    python scribbler.py --seed N --bytes MIB [--pause MS] [--memory plain|segments|arena]
+    python scribbler.py --seed N --bytes MIB [--pause MS] [--memory plain|segments|arena|ordered]
 
 One line per round ("round N"); when standard input ends every byte is read back. On the first difference: exit 1, and a
 line that says where.
@@ -115,6 +115,21 @@ class Arena(Mapped):
         del self.used[(pointer - self.start) // MIB]
 
 
+class Ordered:
+    """Allocated and freed in stream order."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+
+    def allocate(self, size: int) -> int:
+        pointer = ctypes.c_uint64()
+        self.driver.call("cuMemAllocAsync", ctypes.byref(pointer), size, None)
+        return pointer.value
+
+    def free(self, pointer: int) -> None:
+        self.driver.call("cuMemFreeAsync", pointer, None)
+
+
 @dataclass
 class Kept:
     """An allocation and what must be in it."""
@@ -205,7 +220,7 @@ def main() -> None:
     parser.add_argument(
         "--pause", type=float, default=36.0, help="ms of idleness after each round, so that turns change"
     )
-    parser.add_argument("--memory", choices=("plain", "segments", "arena"), default="plain")
+    parser.add_argument("--memory", choices=("plain", "segments", "arena", "ordered"), default="plain")
     arguments = parser.parse_args()
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
@@ -217,6 +232,8 @@ def main() -> None:
             memory = Segments(context.driver, limit)
         elif arguments.memory == "arena":
             memory = Arena(context.driver)
+        elif arguments.memory == "ordered":
+            memory = Ordered(context.driver)
         scribbler = Scribbler(context, memory, SEGMENT if arguments.memory == "segments" else 1, arguments.seed, limit)
         while scribbler.held < limit * 3 // 4:
             scribbler.allocate()

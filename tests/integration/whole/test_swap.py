@@ -22,8 +22,8 @@ MAPPED: dict[str, str] = {}
 UNIFIED = {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}
 
 
-def scribbler(node: Node, seed: int, **variables: str) -> Task:
-    task = node.start(str(SCRIBBLER), "--seed", str(seed), "--bytes", "900", **variables)
+def scribbler(node: Node, seed: int, *options: str, **variables: str) -> Task:
+    task = node.start(str(SCRIBBLER), "--seed", str(seed), "--bytes", "900", *options, **variables)
     task.line("filled")
     task.ignore_output()
     return task
@@ -66,6 +66,18 @@ def test_every_byte_survives_hundreds_of_switches_and_kills(small: Node, backend
             tasks.append(scribbler(small, next(seeds), **backend))
     # THEN all that were not killed are still right, and each of their bytes is read back
     assert swapped + small.status()["counters"]["swapped_bytes"] > SWITCHES * (64 << 20)
+    for task in tasks:
+        code, _ = task.result()
+        assert code == 0, task.said
+
+
+@pytest.mark.simulated
+def test_stream_ordered_memory_survives_switches(small: Node) -> None:
+    # GIVEN two tasks that allocate and free in stream order and do not fit together, beside one that allocates plainly
+    tasks = [scribbler(small, 11, "--memory", "ordered"), scribbler(small, 12, "--memory", "ordered"), scribbler(small, 13)]
+    # WHEN they have taken turns THEN every byte of each is as it was written
+    small.await_status(lambda status: switches(status) >= 60, patience=60)
+    assert small.status()["counters"]["swapped_bytes"] > 60 * (64 << 20)
     for task in tasks:
         code, _ = task.result()
         assert code == 0, task.said
