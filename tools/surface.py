@@ -162,7 +162,7 @@ EIGHT_BYTES = {"CUdeviceptr", "CUmemGenericAllocationHandle", "size_t", "unsigne
 FOUR_BYTES = {
     *("int", "unsigned", "unsigned int", "unsigned char", "unsigned short", "cuuint32_t", "CUlogicalEndpointId"),
     *("CUdevice", "VdpDevice", "CUpointer_attribute", "CUdevice_attribute", "CUstreamCaptureMode"),
-    *("CUmemRangeHandleType", "CUmemAllocationGranularity_flags"),
+    *("CUmemRangeHandleType", "CUmemAllocationHandleType", "CUmemAllocationGranularity_flags"),
 }
 
 
