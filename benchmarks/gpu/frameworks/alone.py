@@ -3,6 +3,7 @@ process beside them to show what chance does. And what it adds to one launch."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import statistics
 from collections.abc import Iterator
@@ -27,15 +28,18 @@ def interval(values: list[float]) -> list[float]:
 
 
 def alone(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]]:
+    """All processes are started first and have imported what they need: doing so disturbs what is measured."""
     ratios = []
-    with scheduler(build / "alone") as whole:
-        started = {}
-        order = list(names)
-        for index, name in enumerate(order):
-            for ahead in order[index : index + 2]:
-                if ahead not in started:
-                    started[ahead] = [Worker(ahead, build, shared) for shared in (None, None, whole)]
-            with workers(*started[name]) as trio:
+    with scheduler(build / "alone") as whole, contextlib.ExitStack() as stack:
+        trios = {name: [Worker(name, build, shared) for shared in (None, None, whole)] for name in names}
+        for trio in trios.values():
+            for worker in trio:
+                stack.callback(worker.stop)
+        for trio in trios.values():
+            for worker in trio:
+                worker.ask("info", within=120)
+        for name, trio in trios.items():
+            with workers(*trio):
                 try:
                     row = _row(name, trio, rounds)
                 except Failed as failure:
@@ -48,7 +52,7 @@ def alone(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]
         yield {"test": "alone, mean of all", "ratio": round(mean, 4), "ok": mean >= 1 - MEAN}
 
 
-def _row(name: str, trio: tuple[Worker, ...], rounds: int) -> dict[str, Any]:
+def _row(name: str, trio: list[Worker], rounds: int) -> dict[str, Any]:
     native, second, shared = trio
     for worker in trio:
         worker.ask("prepare", MEMORY, within=240)
