@@ -15,15 +15,23 @@
 #define STRIDE_UNKNOWN_MAX 64u /* while no sample has come back */
 #define RETRY_AFTER 16u        /* submissions, when one could not be measured */
 #define AVERAGE_OVER 8         /* samples */
-#define UNREADY_MAX 16         /* unfinished samples that one poll looks at */
-#define WINDOW_UNKNOWN 8u      /* while the cost of a submission is not known */
+#define COST_OVER 32           /* samples, for the cost: one of a rare long kernel must not shrink the window to it */
+#define COST_SPIKE 16          /* and how far above the rest it counts */
+#define EMPTY_SAMPLES 4u       /* per context */
+#define SHORTEST_NS 500u       /* of a submission */
+#define LATE_MAX_NS (20 * NVS_NS_PER_US) /* a call that took longer waited for the GPU, not the GPU for it */
+#define UNREADY_MAX 16                   /* unfinished samples that one poll looks at */
+#define WINDOW_UNKNOWN 8u                /* while the cost of a submission is not known */
 #define EXIT_WAIT_MS 100
 #define BUDGET_US 50000u /* work in flight in an exclusive turn */
 
 struct device_meter {
 	_Atomic uint64_t cost_ns;    /* of one submission, moving average; 0: not known */
+	uint32_t samples;            /* that are part of it, as far as needed. Guarded by nvs_streams_lock */
 	_Atomic uint64_t typical_ns; /* the same without what rare long ones, or a host that was slow, add to it */
 	_Atomic uint64_t occupied_ns;
+	_Atomic uint64_t busy_ns; /* by the samples, never by turns */
+	_Atomic bool by_turns;
 	_Atomic uint64_t submissions; /* that belong to a sample */
 	_Atomic uint32_t begun;       /* samples, as far as needed to grow the stride */
 	uint64_t billed_until; /* on the clock: occupied time never runs ahead of it. Guarded by nvs_streams_lock */
@@ -50,7 +58,11 @@ static uint32_t next_random(struct nvs_thread *self)
 	return self->random = x;
 }
 
-/* Randomised by a quarter up and down, so that a loop of kernels is not sampled at the same kernel for ever. */
+uint64_t nvs_meter_vary(struct nvs_thread *self, uint64_t stride)
+{
+	return stride < 4 ? stride : stride * 3 / 4 + next_random(self) % (stride / 2 + 1);
+}
+
 static uint64_t next_stride(struct device_meter *meter, struct nvs_thread *self)
 {
 	uint64_t cost = atomic_load_explicit(&meter->typical_ns, memory_order_relaxed);
@@ -59,9 +71,7 @@ static uint64_t next_stride(struct device_meter *meter, struct nvs_thread *self)
 		stride = clamp(SAMPLE_EVERY_NS / cost, cost < SHORT_NS ? STRIDE_SHORT : 1, STRIDE_MAX);
 	else
 		stride = clamp(1ull << clamp(atomic_fetch_add(&meter->begun, 1), 0, 31), 1, STRIDE_UNKNOWN_MAX);
-	if (stride < 4)
-		return stride;
-	return stride * 3 / 4 + next_random(self) % (stride / 2 + 1);
+	return nvs_meter_vary(self, stride);
 }
 
 /* ---- a sample: event, submission, event ---- */
@@ -97,10 +107,27 @@ static struct nvs_sample *take_sample(struct nvs_context *context, CUstream stre
 		return NULL;
 	atomic_fetch_add(&context->under_way, 1);
 	sample->context = context;
+	sample->empty = false;
 	if (make_events(context, sample) && nvs_real.cuEventRecord(sample->begin, stream) == CUDA_SUCCESS)
 		return sample;
 	free_sample(context, sample);
 	return NULL;
+}
+
+/* What two events with nothing between them measure, a few times. */
+static void calibrate(struct nvs_context *context, CUstream stream)
+{
+	if (atomic_load_explicit(&context->calibrated, memory_order_relaxed) >= EMPTY_SAMPLES ||
+		atomic_fetch_add(&context->calibrated, 1) >= EMPTY_SAMPLES)
+		return;
+	struct nvs_sample *sample = take_sample(context, stream);
+	if (sample == NULL)
+		return;
+	sample->empty = true;
+	if (nvs_real.cuEventRecord(sample->end, stream) == CUDA_SUCCESS)
+		atomic_store(&sample->state, NVS_SAMPLE_PENDING);
+	else
+		free_sample(context, sample);
 }
 
 static bool begin_sample(struct nvs_thread *self, CUstream stream, uint64_t count)
@@ -111,13 +138,15 @@ static bool begin_sample(struct nvs_thread *self, CUstream stream, uint64_t coun
 	CUdevice device = atomic_load(&context->device);
 	if (device < 0 || device >= NVS_MAX_DEVICES)
 		return false;
+	calibrate(context, stream);
 	struct nvs_sample *sample = take_sample(context, stream);
 	if (sample == NULL)
 		return false;
 	struct device_meter *meter = &meters[device];
+	sample->begun_at = nvs_now_ns();
 	sample->count = count - atomic_load(&self->accounted);
 	sample->since = self->sampled_at;
-	self->sampled_at = nvs_now_ns();
+	self->sampled_at = sample->begun_at;
 	self->sample = sample;
 	self->next_sample = count + next_stride(meter, self) - 1;
 	atomic_fetch_add(&meter->submissions, sample->count);
@@ -143,6 +172,9 @@ void nvs_meter_end(struct nvs_thread *self, CUstream stream)
 {
 	struct nvs_sample *sample = self->sample;
 	self->sample = NULL;
+	/* Where nothing was before it, the GPU passed the first event and then waited for the call. */
+	uint64_t call = nvs_now_ns() - sample->begun_at;
+	sample->late = call < LATE_MAX_NS && nvs_real.cuEventQuery(sample->begin) == CUDA_SUCCESS ? call : 0;
 	/* A capture that began meanwhile is left in peace: the legacy stream is not touched, and the sample is lost. */
 	bool ended = atomic_load(&nvs_captures) == 0 && nvs_real.cuEventRecord(sample->end, stream) == CUDA_SUCCESS;
 	if (ended)
@@ -155,7 +187,14 @@ void nvs_meter_end(struct nvs_thread *self, CUstream stream)
 
 static uint32_t window_for(uint64_t cost_ns)
 {
-	return cost_ns == 0 ? WINDOW_UNKNOWN : (uint32_t)clamp(atomic_load(&budget_ns) / cost_ns, 1, NVS_WINDOW_MAX);
+	/* Rather rounded up: of the oldest one only a part is left. */
+	uint64_t fit = cost_ns == 0 ? WINDOW_UNKNOWN : (atomic_load(&budget_ns) + cost_ns * 3 / 4) / cost_ns;
+	return (uint32_t)clamp(fit, 1, NVS_WINDOW_MAX);
+}
+
+uint64_t nvs_meter_cost(CUdevice device)
+{
+	return device < 0 || device >= NVS_MAX_DEVICES ? 0 : atomic_load(&meters[device].cost_ns);
 }
 
 uint32_t nvs_meter_window(CUdevice device)
@@ -183,12 +222,22 @@ static void average(_Atomic uint64_t *mean, uint64_t value, int over)
 	atomic_store(mean, after != 0 ? after : 1);
 }
 
+/* The first launch of a kernel, which loads it, says nothing about those that follow. Later a mean is a mean. */
+static void average_cost(struct device_meter *meter, uint64_t cost)
+{
+	uint64_t before = atomic_load(&meter->cost_ns);
+	uint64_t plain = before != 0 ? clamp(cost, 0, before * COST_SPIKE) : cost;
+	meter->samples += meter->samples < COST_OVER;
+	bool first = meter->samples <= AVERAGE_OVER;
+	average(&meter->cost_ns, plain, first && plain < before ? 2 : (int)meter->samples);
+}
+
 /* Billed is the estimate, but no more than the clock allows since these submissions began: streams that overlap, and a
  * few samples that say too much, never add up to more than the time that passed. */
 static void account(struct device_meter *meter, const struct nvs_sample *sample, uint64_t cost)
 {
 	uint64_t typical = atomic_load(&meter->typical_ns);
-	average(&meter->cost_ns, cost, AVERAGE_OVER);
+	average_cost(meter, cost);
 	/* Quickly down: the first launch of a kernel, which loads it, says nothing about those that follow. */
 	uint64_t plain = typical != 0 ? clamp(cost, 0, typical * SPIKE) : cost;
 	average(&meter->typical_ns, plain, plain < typical ? 2 : AVERAGE_OVER);
@@ -197,7 +246,21 @@ static void account(struct device_meter *meter, const struct nvs_sample *sample,
 	uint64_t room = now > start ? now - start : 0;
 	uint64_t bill = clamp(sample->count * cost, 0, room);
 	meter->billed_until = start + bill;
-	atomic_fetch_add(&meter->occupied_ns, bill);
+	atomic_fetch_add(&meter->busy_ns, bill);
+	if (!atomic_load(&meter->by_turns))
+		atomic_fetch_add(&meter->occupied_ns, bill);
+}
+
+/* Of the work alone: without what the events cost, and without what the GPU waited for the host. */
+static void take_account(struct nvs_context *context, const struct nvs_sample *sample, uint64_t elapsed)
+{
+	if (sample->empty) {
+		context->overhead = context->overhead == 0 || elapsed < context->overhead ? elapsed : context->overhead;
+		return;
+	}
+	uint64_t extra = sample->late > context->overhead ? sample->late : context->overhead;
+	uint64_t cost = elapsed > extra + SHORTEST_NS ? elapsed - extra : SHORTEST_NS;
+	account(&meters[atomic_load(&context->device)], sample, cost);
 }
 
 /* False when the sample's work is still under way. */
@@ -210,7 +273,7 @@ static bool reap_sample(struct nvs_context *context, struct nvs_sample *sample)
 	if (done == CUDA_SUCCESS)
 		done = nvs_real.cuEventElapsedTime(&ms, sample->begin, sample->end);
 	if (done == CUDA_SUCCESS && ms >= 0)
-		account(&meters[atomic_load(&context->device)], sample, (uint64_t)((double)ms * (double)NVS_NS_PER_MS));
+		take_account(context, sample, (uint64_t)((double)ms * (double)NVS_NS_PER_MS));
 	free_sample(context, sample);
 	return true;
 }
@@ -233,7 +296,7 @@ static bool reap_context(struct nvs_context *context)
 			context->reaped = i + 1;
 	}
 	struct device_meter *meter = &meters[atomic_load(&context->device)];
-	if (atomic_load(&nvs_gate) == NVS_GATE_PACED && atomic_load(&meter->cost_ns) != 0)
+	if (nvs_gate_state() == NVS_GATE_PACED && atomic_load(&meter->cost_ns) != 0)
 		log_window(meter);
 	return true;
 }
@@ -274,13 +337,34 @@ void nvs_meter_usage(CUdevice device, struct nvs_usage_counters *out)
 	while (submissions > reported && !atomic_compare_exchange_weak(&meter->reported, &reported, submissions))
 		;
 	out->submissions = submissions > reported ? submissions : reported;
-	if (atomic_load(&nvs_gate) == NVS_GATE_PACED)
+	if (nvs_gate_state() == NVS_GATE_PACED)
 		out->window = nvs_meter_window(device);
 }
 
 void nvs_pace_set_budget(uint64_t budget_us)
 {
-	atomic_store(&budget_ns, budget_us * NVS_NS_PER_US);
+	atomic_store(&budget_ns, (budget_us != 0 ? budget_us : BUDGET_US) * NVS_NS_PER_US);
+}
+
+uint64_t nvs_meter_busy_us(CUdevice device)
+{
+	if (device < 0 || device >= NVS_MAX_DEVICES)
+		return 0;
+	const struct device_meter *meter = &meters[device];
+	uint64_t rest = nvs_gate_unaccounted(device) * atomic_load(&meter->cost_ns);
+	return (atomic_load(&meter->busy_ns) + rest) / NVS_NS_PER_US;
+}
+
+void nvs_meter_by_turns(CUdevice device, bool on)
+{
+	if (device >= 0 && device < NVS_MAX_DEVICES)
+		atomic_store(&meters[device].by_turns, on);
+}
+
+void nvs_meter_used(CUdevice device, uint64_t ns)
+{
+	if (device >= 0 && device < NVS_MAX_DEVICES)
+		atomic_fetch_add(&meters[device].occupied_ns, ns);
 }
 
 void nvs_meter_stop(void)

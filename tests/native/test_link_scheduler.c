@@ -18,6 +18,7 @@
 #include "../../native/interposer/helper_thread.c"
 #include "../../native/interposer/link.c"
 #include "../../native/interposer/link_turns.c"
+#include "../../native/interposer/link_compute.c"
 #include "../../native/interposer/link_socket.c"
 #include "../../native/interposer/link_thread.c"
 
@@ -114,7 +115,7 @@ static void running(uint64_t number, uint32_t flags, uint32_t quantum_ms)
 
 static void wait_for_gate(enum nvs_gate_state state)
 {
-	while (atomic_load(&nvs_gate) != state)
+	while (nvs_gate_state() != state)
 		nvs_sleep_ns(100 * NVS_NS_PER_US);
 }
 
@@ -208,7 +209,7 @@ static void nothing_is_submitted_before_the_grant(void)
 	/* WHEN it is granted, THEN it goes, and goes on */
 	grant(0, 7, 0, 0);
 	pthread_join(submitter, NULL);
-	CHECK(atomic_load(&landed) == 3 && atomic_load(&nvs_gate) == NVS_GATE_OPEN);
+	CHECK(atomic_load(&landed) == 3 && nvs_gate_state() == NVS_GATE_OPEN);
 }
 
 static void a_drop_is_answered_when_all_work_is_done(void)
@@ -237,12 +238,12 @@ static void work_that_does_not_end_is_reported_as_stuck_and_goes_on(void)
 {
 	registered(NVS_SCHED_ON);
 	running(7, NVS_FLAG_EXCLUSIVE, 0);
-	CHECK(atomic_load(&nvs_gate) == NVS_GATE_PACED);
+	CHECK(nvs_gate_state() == NVS_GATE_PACED);
 	fake.cost = 500 * NVS_NS_PER_MS;
 	fake_submit(NULL);
 	SCHEDULER_SEND(NVS_DROP_LOCK, struct nvs_drop_lock message = {.grant = 7, .deadline_ms = 5});
 	expect_release(7, NVS_RELEASE_STUCK);
-	CHECK(atomic_load(&nvs_gate) == NVS_GATE_OPEN);
+	CHECK(nvs_gate_state() == NVS_GATE_OPEN);
 	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
 	/* WHEN the scheduler tries again, THEN it may succeed */
 	fake.cost = 0;
@@ -448,7 +449,7 @@ static void the_gate_waits_for_memory_that_is_away(void)
 	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
 	grant(0, 7, 0, 0);
 	scheduler_expect_silence(20);
-	CHECK(atomic_load(&landed) == 0 && atomic_load(&nvs_gate) == NVS_GATE_SHUT);
+	CHECK(atomic_load(&landed) == 0 && nvs_gate_state() == NVS_GATE_SHUT);
 	/* as the mover does */
 	nvs_residency_forget(0, 0, 8 * MIB);
 	nvs_link_moved(0);
@@ -470,7 +471,7 @@ static void a_task_whose_memory_is_away_waits_when_the_scheduler_vanishes(void)
 	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
 	scheduler_vanish();
 	nvs_sleep_ns(50 * NVS_NS_PER_MS);
-	CHECK(atomic_load(&landed) == 0 && atomic_load(&nvs_gate) == NVS_GATE_SHUT);
+	CHECK(atomic_load(&landed) == 0 && nvs_gate_state() == NVS_GATE_SHUT);
 	/* WHEN it is back, THEN it hears what is where, and that may stay */
 	scheduler_listen();
 	struct hello hello = accept_client(NVS_SCHED_ON);
