@@ -60,6 +60,11 @@ static bool all_given(void)
 	return true;
 }
 
+static uint64_t between(uint64_t value, uint64_t low, uint64_t high)
+{
+	return value < low ? low : value > high ? high : value;
+}
+
 static bool someone_waits(void)
 {
 	return atomic_load(&nvs_link.wanted) || nvs_pace_waiting() != 0;
@@ -168,7 +173,7 @@ static uint64_t follow_closing(uint64_t now)
 		FOR_EACH_NEEDED (gpu)
 			send_over(gpu, turn.reason, used_until(now), pending > NVS_NS_PER_US ? pending : NVS_NS_PER_US);
 	turn.told = true;
-	return now + (pending < 2 * SOON_NS ? SOON_NS : pending < 2 * LATER_NS ? pending / 2 : LATER_NS);
+	return now + between(pending / 2, SOON_NS, LATER_NS);
 }
 
 static void close_turn(enum nvs_turn_reason reason)
@@ -271,7 +276,8 @@ void nvs_compute_terms(struct nvs_gpu *gpu, const struct nvs_terms *message)
 
 void nvs_compute_ask(void)
 {
-	if (!atomic_load(&nvs_link.wanted) || phase == RUNNING || (phase == CLOSING && !turn.told))
+	bool rests = nvs_gate_state() == NVS_GATE_REST; /* so all is granted, and in its place */
+	if (!rests || !atomic_load(&nvs_link.wanted) || (phase == CLOSING && !turn.told))
 		return;
 	FOR_EACH_NEEDED (gpu) {
 		struct nvs_compute *compute = &gpu->compute;
@@ -299,9 +305,11 @@ static uint64_t next_look(uint64_t now)
 	uint64_t submissions = nvs_gate_submissions();
 	bool more = submissions != turn.submissions;
 	turn.submissions = submissions;
-	if (more) {
+	nvs_meter_poll();
+	uint64_t pending = nvs_pace_pending();
+	if (more || pending != 0) {
 		turn.pause = 0;
-		return now + (nvs_pace_pending() > LATER_NS ? LATER_NS : FOLLOW_NS);
+		return now + between(pending / 2, more ? FOLLOW_NS : QUIET_FIRST_NS, LATER_NS);
 	}
 	turn.pause = turn.pause == 0 ? QUIET_FIRST_NS : turn.pause * 2 < LATER_NS ? turn.pause * 2 : LATER_NS;
 	return now + turn.pause;

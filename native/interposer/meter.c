@@ -23,11 +23,12 @@
 #define UNREADY_MAX 16                   /* unfinished samples that one poll looks at */
 #define WINDOW_UNKNOWN 8u                /* while the cost of a submission is not known */
 #define EXIT_WAIT_MS 100
-#define BUDGET_US 50000u /* work in flight in an exclusive turn */
+#define BUDGET_US 50000u  /* work in flight in an exclusive turn */
+#define WINDOW_SMALL 256u /* at most, within a smaller budget: the next kernels may be longer than those before */
 
 struct device_meter {
 	_Atomic uint64_t cost_ns;    /* of one submission, moving average; 0: not known */
-	uint32_t samples;            /* that are part of it, as far as needed. Guarded by nvs_streams_lock */
+	_Atomic uint32_t samples;    /* that are part of it, as far as needed */
 	_Atomic uint64_t typical_ns; /* the same without what rare long ones, or a host that was slow, add to it */
 	_Atomic uint64_t occupied_ns;
 	_Atomic uint64_t busy_ns; /* by the samples, never by turns */
@@ -41,6 +42,7 @@ struct device_meter {
 
 static struct device_meter meters[NVS_MAX_DEVICES];
 static _Atomic uint64_t budget_ns = BUDGET_US * NVS_NS_PER_US;
+static _Atomic uint64_t window_max = NVS_WINDOW_MAX;
 
 static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
 {
@@ -67,11 +69,13 @@ static uint64_t next_stride(struct device_meter *meter, struct nvs_thread *self)
 {
 	uint64_t cost = atomic_load_explicit(&meter->typical_ns, memory_order_relaxed);
 	uint64_t stride;
+	/* The first submissions say little about those that follow. */
+	uint64_t first = 1ull << clamp(atomic_fetch_add(&meter->begun, 1), 0, 31);
 	if (cost != 0)
 		stride = clamp(SAMPLE_EVERY_NS / cost, cost < SHORT_NS ? STRIDE_SHORT : 1, STRIDE_MAX);
 	else
-		stride = clamp(1ull << clamp(atomic_fetch_add(&meter->begun, 1), 0, 31), 1, STRIDE_UNKNOWN_MAX);
-	return nvs_meter_vary(self, stride);
+		stride = STRIDE_UNKNOWN_MAX;
+	return nvs_meter_vary(self, clamp(stride, 1, first));
 }
 
 /* ---- a sample: event, submission, event ---- */
@@ -185,11 +189,16 @@ void nvs_meter_end(struct nvs_thread *self, CUstream stream)
 
 /* ---- what the samples say ---- */
 
-static uint32_t window_for(uint64_t cost_ns)
+/* Rather rounded up: of the oldest one only a part is left. A few samples are not believed to the full. */
+static uint32_t window_for(const struct device_meter *meter)
 {
-	/* Rather rounded up: of the oldest one only a part is left. */
-	uint64_t fit = cost_ns == 0 ? WINDOW_UNKNOWN : (atomic_load(&budget_ns) + cost_ns * 3 / 4) / cost_ns;
-	return (uint32_t)clamp(fit, 1, NVS_WINDOW_MAX);
+	uint64_t cost = atomic_load_explicit(&meter->cost_ns, memory_order_relaxed);
+	uint32_t samples = atomic_load_explicit(&meter->samples, memory_order_relaxed);
+	uint64_t most = atomic_load_explicit(&window_max, memory_order_relaxed);
+	if (cost == 0)
+		return WINDOW_UNKNOWN;
+	most = clamp((uint64_t)WINDOW_UNKNOWN << samples, 1, most);
+	return (uint32_t)clamp((atomic_load(&budget_ns) + cost * 3 / 4) / cost, 1, most);
 }
 
 uint64_t nvs_meter_cost(CUdevice device)
@@ -201,12 +210,18 @@ uint32_t nvs_meter_window(CUdevice device)
 {
 	if (device < 0 || device >= NVS_MAX_DEVICES)
 		return NVS_WINDOW_MAX;
-	return window_for(atomic_load_explicit(&meters[device].cost_ns, memory_order_relaxed));
+	return window_for(&meters[device]);
+}
+
+void nvs_meter_slower(CUdevice device, uint64_t cost_ns)
+{
+	if (device >= 0 && device < NVS_MAX_DEVICES && cost_ns > 2 * atomic_load(&meters[device].cost_ns))
+		atomic_store(&meters[device].cost_ns, cost_ns);
 }
 
 static void log_window(struct device_meter *meter)
 {
-	uint32_t window = window_for(atomic_load(&meter->cost_ns));
+	uint32_t window = window_for(meter);
 	uint32_t logged = meter->window_logged != 0 ? meter->window_logged : NVS_WINDOW_MAX;
 	if (window < 2 * logged && logged < 2 * window)
 		return;
@@ -227,9 +242,9 @@ static void average_cost(struct device_meter *meter, uint64_t cost)
 {
 	uint64_t before = atomic_load(&meter->cost_ns);
 	uint64_t plain = before != 0 ? clamp(cost, 0, before * COST_SPIKE) : cost;
-	meter->samples += meter->samples < COST_OVER;
-	bool first = meter->samples <= AVERAGE_OVER;
-	average(&meter->cost_ns, plain, first && plain < before ? 2 : (int)meter->samples);
+	uint32_t samples = (uint32_t)clamp(atomic_load(&meter->samples) + 1, 1, COST_OVER);
+	atomic_store(&meter->samples, samples);
+	average(&meter->cost_ns, plain, samples <= AVERAGE_OVER && plain < before ? 2 : (int)samples);
 }
 
 /* Billed is the estimate, but no more than the clock allows since these submissions began: streams that overlap, and a
@@ -344,6 +359,7 @@ void nvs_meter_usage(CUdevice device, struct nvs_usage_counters *out)
 void nvs_pace_set_budget(uint64_t budget_us)
 {
 	atomic_store(&budget_ns, (budget_us != 0 ? budget_us : BUDGET_US) * NVS_NS_PER_US);
+	atomic_store(&window_max, budget_us != 0 ? WINDOW_SMALL : NVS_WINDOW_MAX);
 }
 
 uint64_t nvs_meter_busy_us(CUdevice device)

@@ -56,6 +56,8 @@ uint64_t nvs_pace_pending(void);
 /* Submissions that may be in flight on the device while PACED, and what one of them takes, ns (0: not known). */
 uint32_t nvs_meter_window(CUdevice device);
 uint64_t nvs_meter_cost(CUdevice device);
+/* Seen by the pace: they take so long now. Believed when it is much more than the samples say, for those come late. */
+void nvs_meter_slower(CUdevice device, uint64_t cost_ns);
 /* About so many, a quarter more or less, so that what goes round in a loop is not met at the same place for ever. */
 uint64_t nvs_meter_vary(struct nvs_thread *self, uint64_t stride);
 

@@ -4,6 +4,7 @@
  * waits the GPU still has nearly all of it. How long a wait took is nobody's business: the window follows from the cost
  * of submissions alone, so that a switch can never make it collapse. */
 #include "clock.h"
+#include "gate.h"
 #include "meter.h"
 #include "resolve.h"
 #include "streams.h"
@@ -104,23 +105,43 @@ static void watch_end(CUevent marker, uint64_t foreseen)
 		;
 }
 
+/* A marker was waited for until now. If the one before it was too, within the same turn, the GPU had work all the time
+ * between them: what the first of them stands for took that long. The lock is held. */
+static void learn(struct nvs_pace *pace, struct nvs_marker *marker, uint32_t word)
+{
+	uint64_t now = nvs_now_ns();
+	bool next = word == pace->word && marker->set_at > pace->waited.set_at;
+	for (uint32_t i = 0; next && i < NVS_MARKERS; i++)
+		next = pace->markers[i].set_at <= pace->waited.set_at || pace->markers[i].set_at >= marker->set_at;
+	if (next && pace->waited.count != 0)
+		nvs_meter_slower(atomic_load(&pace->context->device), (now - pace->reached_at) / pace->waited.count);
+	pace->waited = *marker;
+	pace->reached_at = now;
+	pace->word = word;
+}
+
 void nvs_pace_wait(struct nvs_pace *pace)
 {
 	CUdevice device = atomic_load(&pace->context->device);
+	uint32_t word = atomic_load(&nvs_gate);
 	pthread_mutex_lock(&pace->lock);
-	struct nvs_marker *oldest = oldest_marker(pace);
-	CUevent event = oldest != NULL ? oldest->event : NULL;
-	uint64_t foreseen = oldest != NULL ? oldest->set_at + nvs_meter_cost(device) : 0;
+	struct nvs_marker *oldest = oldest_marker(pace), marker = {0};
+	if (oldest != NULL)
+		marker = *oldest;
 	pthread_mutex_unlock(&pace->lock);
-	if (event == NULL)
+	if (marker.event == NULL)
 		return;
 	atomic_fetch_add(&waiting, 1);
 	CUstreamCaptureMode mode = nvs_relax();
 	if (nvs_meter_window(device) == 1)
-		watch_end(event, foreseen);
-	nvs_real.cuEventSynchronize(event);
+		watch_end(marker.event, marker.set_at + nvs_meter_cost(device));
+	nvs_real.cuEventSynchronize(marker.event);
 	nvs_unrelax(mode);
 	atomic_fetch_sub(&waiting, 1);
+	pthread_mutex_lock(&pace->lock);
+	if (word == atomic_load(&nvs_gate))
+		learn(pace, &marker, word);
+	pthread_mutex_unlock(&pace->lock);
 }
 
 /* The marker is this thread's alone until it says what became of it. */

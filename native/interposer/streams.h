@@ -42,6 +42,10 @@ struct nvs_marker {
 struct nvs_pace {
 	pthread_mutex_t lock;
 	struct nvs_marker markers[NVS_MARKERS];
+	/* The last one that was waited for: when it was set and reached, ns, and under which word of the gate. */
+	struct nvs_marker waited;
+	uint64_t reached_at;
+	uint32_t word;
 	struct nvs_context *context;
 };
 
