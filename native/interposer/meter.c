@@ -190,9 +190,10 @@ void nvs_meter_end(struct nvs_thread *self, CUstream stream)
 /* ---- what the samples say ---- */
 
 /* Rather rounded up: of the oldest one only a part is left. A few samples are not believed to the full. */
-static uint32_t window_for(const struct device_meter *meter)
+static uint32_t window_for(const struct device_meter *meter, uint64_t recent_ns)
 {
 	uint64_t cost = atomic_load_explicit(&meter->cost_ns, memory_order_relaxed);
+	cost = cost > recent_ns ? cost : recent_ns;
 	uint32_t samples = atomic_load_explicit(&meter->samples, memory_order_relaxed);
 	uint64_t most = atomic_load_explicit(&window_max, memory_order_relaxed);
 	if (cost == 0)
@@ -206,22 +207,16 @@ uint64_t nvs_meter_cost(CUdevice device)
 	return device < 0 || device >= NVS_MAX_DEVICES ? 0 : atomic_load(&meters[device].cost_ns);
 }
 
-uint32_t nvs_meter_window(CUdevice device)
+uint32_t nvs_meter_window(CUdevice device, uint64_t recent_ns)
 {
 	if (device < 0 || device >= NVS_MAX_DEVICES)
 		return NVS_WINDOW_MAX;
-	return window_for(&meters[device]);
-}
-
-void nvs_meter_slower(CUdevice device, uint64_t cost_ns)
-{
-	if (device >= 0 && device < NVS_MAX_DEVICES && cost_ns > 2 * atomic_load(&meters[device].cost_ns))
-		atomic_store(&meters[device].cost_ns, cost_ns);
+	return window_for(&meters[device], recent_ns);
 }
 
 static void log_window(struct device_meter *meter)
 {
-	uint32_t window = window_for(meter);
+	uint32_t window = window_for(meter, 0);
 	uint32_t logged = meter->window_logged != 0 ? meter->window_logged : NVS_WINDOW_MAX;
 	if (window < 2 * logged && logged < 2 * window)
 		return;
@@ -353,7 +348,7 @@ void nvs_meter_usage(CUdevice device, struct nvs_usage_counters *out)
 		;
 	out->submissions = submissions > reported ? submissions : reported;
 	if (nvs_gate_state() == NVS_GATE_PACED)
-		out->window = nvs_meter_window(device);
+		out->window = nvs_meter_window(device, 0);
 }
 
 void nvs_pace_set_budget(uint64_t budget_us)

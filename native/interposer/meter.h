@@ -53,11 +53,10 @@ uint32_t nvs_pace_waiting(void);
 /* How long the work in flight takes, as far as markers tell, ns; not while a submission passes. */
 uint64_t nvs_pace_pending(void);
 
-/* Submissions that may be in flight on the device while PACED, and what one of them takes, ns (0: not known). */
-uint32_t nvs_meter_window(CUdevice device);
+/* What a submission takes, ns (0: not known), and how many may be in flight while PACED, if they take `recent_ns` now
+ * in case that is more. */
+uint32_t nvs_meter_window(CUdevice device, uint64_t recent_ns);
 uint64_t nvs_meter_cost(CUdevice device);
-/* Seen by the pace: they take so long now. Believed when it is much more than the samples say, for those come late. */
-void nvs_meter_slower(CUdevice device, uint64_t cost_ns);
 /* About so many, a quarter more or less, so that what goes round in a loop is not met at the same place for ever. */
 uint64_t nvs_meter_vary(struct nvs_thread *self, uint64_t stride);
 

@@ -11,12 +11,20 @@
 
 #define BATCH_UNKNOWN 16u /* where no marker can be set: in a capture, or in a context that cannot be told */
 #define SPIN_NS (150 * NVS_NS_PER_US)
+#define DOZE_NS (300 * NVS_NS_PER_US)
 
 static _Atomic uint32_t waiting;
 
 uint32_t nvs_pace_waiting(void)
 {
 	return atomic_load(&waiting);
+}
+
+/* Of a submission, ns. The lock is held. */
+static uint64_t cost_in(const struct nvs_pace *pace)
+{
+	uint64_t cost = nvs_meter_cost(atomic_load(&pace->context->device));
+	return cost > pace->recent_ns ? cost : pace->recent_ns;
 }
 
 /* The lock is held. */
@@ -45,9 +53,14 @@ static struct nvs_marker *free_marker(struct nvs_pace *pace, uint32_t most)
 	struct nvs_marker *marker = unused_marker(pace, most);
 	if (marker != NULL)
 		return marker;
+	uint32_t freed = 0;
 	for (uint32_t i = 0; i < NVS_MARKERS; i++)
-		if (reached(&pace->markers[i]))
+		if (pace->markers[i].state != NVS_MARKER_FREE && reached(&pace->markers[i])) {
 			pace->markers[i].state = NVS_MARKER_FREE;
+			freed++;
+		}
+	if (freed > 1 && freed > most / 2)
+		pace->recent_ns = 0; /* the GPU has caught up */
 	return unused_marker(pace, most);
 }
 
@@ -57,10 +70,19 @@ static struct nvs_marker *oldest_marker(struct nvs_pace *pace)
 	struct nvs_marker *oldest = NULL;
 	for (uint32_t i = 0; i < NVS_MARKERS; i++) {
 		struct nvs_marker *marker = &pace->markers[i];
-		if (marker->state == NVS_MARKER_RECORDED && (oldest == NULL || marker->set_at < oldest->set_at))
+		if (marker->state == NVS_MARKER_RECORDED && (oldest == NULL || marker->sequence < oldest->sequence))
 			oldest = marker;
 	}
 	return oldest;
+}
+
+static void take(struct nvs_thread *self, struct nvs_pace *pace, struct nvs_marker *marker, uint32_t batch)
+{
+	marker->state = NVS_MARKER_TAKEN;
+	marker->count = batch;
+	marker->sequence = ++pace->sequence;
+	self->pace = pace;
+	self->marker = (uint32_t)(marker - pace->markers);
 }
 
 struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32_t *duty)
@@ -73,48 +95,48 @@ struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32
 		return NULL;
 	}
 	struct nvs_pace *pace = &context->pace;
-	uint32_t window = nvs_meter_window(atomic_load(&context->device));
-	uint32_t batch = window > NVS_MARKERS ? window / NVS_MARKERS : 1;
 	pthread_mutex_lock(&pace->lock);
+	uint32_t window = nvs_meter_window(atomic_load(&context->device), pace->recent_ns);
+	uint32_t batch = window > NVS_MARKERS ? window / NVS_MARKERS : 1;
 	struct nvs_marker *marker = free_marker(pace, window < NVS_MARKERS ? window : NVS_MARKERS);
 	/* Without one in a stream there is nothing to wait for: their threads are between gate and stream. */
 	bool crowded = marker == NULL && oldest_marker(pace) != NULL;
-	if (marker != NULL) {
-		marker->state = NVS_MARKER_TAKEN;
-		marker->count = batch;
-		self->pace = pace;
-		self->marker = (uint32_t)(marker - pace->markers);
-		*duty = NVS_MARKER;
-	}
+	if (marker != NULL)
+		take(self, pace, marker, batch);
 	pthread_mutex_unlock(&pace->lock);
 	if (crowded)
 		return pace;
+	*duty = marker != NULL ? NVS_MARKER : 0;
 	self->next_pace = count + (marker != NULL ? nvs_meter_vary(self, batch) : 1);
 	return NULL;
 }
+
+/* ---- waiting for the GPU ---- */
 
 /* A kernel longer than the budget is alone in flight: the GPU idles until the thread has seen its end and submits the
  * next one. So the end, which can be foreseen, is not slept through. */
 static void watch_end(CUevent marker, uint64_t foreseen)
 {
 	uint64_t now = nvs_now_ns();
-	if (foreseen > now + SPIN_NS)
-		nvs_sleep_ns(foreseen - now - SPIN_NS);
-	uint64_t until = nvs_now_ns() + 2 * SPIN_NS;
-	while (nvs_real.cuEventQuery(marker) == CUDA_ERROR_NOT_READY && nvs_now_ns() < until)
-		;
+	while (now + SPIN_NS < foreseen && nvs_real.cuEventQuery(marker) == CUDA_ERROR_NOT_READY) {
+		uint64_t rest = foreseen - SPIN_NS - now;
+		nvs_sleep_ns(rest < DOZE_NS ? rest : DOZE_NS);
+		now = nvs_now_ns();
+	}
+	for (uint64_t until = now + 2 * SPIN_NS; now < until; now = nvs_now_ns())
+		if (nvs_real.cuEventQuery(marker) != CUDA_ERROR_NOT_READY)
+			return;
 }
 
 /* A marker was waited for until now. If the one before it was too, within the same turn, the GPU had work all the time
- * between them: what the first of them stands for took that long. The lock is held. */
-static void learn(struct nvs_pace *pace, struct nvs_marker *marker, uint32_t word)
+ * between them: what the first of them stands for took that long. The samples will say so later. The lock is held. */
+static void learn(struct nvs_pace *pace, const struct nvs_marker *marker, uint32_t word)
 {
 	uint64_t now = nvs_now_ns();
-	bool next = word == pace->word && marker->set_at > pace->waited.set_at;
-	for (uint32_t i = 0; next && i < NVS_MARKERS; i++)
-		next = pace->markers[i].set_at <= pace->waited.set_at || pace->markers[i].set_at >= marker->set_at;
-	if (next && pace->waited.count != 0)
-		nvs_meter_slower(atomic_load(&pace->context->device), (now - pace->reached_at) / pace->waited.count);
+	if (word == pace->word && marker->sequence == pace->waited.sequence + 1 && pace->waited.count != 0)
+		pace->recent_ns = (now - pace->reached_at) / pace->waited.count;
+	if (marker->sequence <= pace->waited.sequence && word == pace->word)
+		return; /* another thread was quicker */
 	pace->waited = *marker;
 	pace->reached_at = now;
 	pace->word = word;
@@ -124,17 +146,20 @@ void nvs_pace_wait(struct nvs_pace *pace)
 {
 	CUdevice device = atomic_load(&pace->context->device);
 	uint32_t word = atomic_load(&nvs_gate);
+	struct nvs_marker marker = {0};
 	pthread_mutex_lock(&pace->lock);
-	struct nvs_marker *oldest = oldest_marker(pace), marker = {0};
+	const struct nvs_marker *oldest = oldest_marker(pace);
 	if (oldest != NULL)
 		marker = *oldest;
+	bool alone = nvs_meter_window(device, pace->recent_ns) == 1;
+	uint64_t cost = cost_in(pace);
 	pthread_mutex_unlock(&pace->lock);
 	if (marker.event == NULL)
 		return;
 	atomic_fetch_add(&waiting, 1);
 	CUstreamCaptureMode mode = nvs_relax();
-	if (nvs_meter_window(device) == 1)
-		watch_end(marker.event, marker.set_at + nvs_meter_cost(device));
+	if (alone)
+		watch_end(marker.event, marker.set_at + cost);
 	nvs_real.cuEventSynchronize(marker.event);
 	nvs_unrelax(mode);
 	atomic_fetch_sub(&waiting, 1);
@@ -143,6 +168,8 @@ void nvs_pace_wait(struct nvs_pace *pace)
 		learn(pace, &marker, word);
 	pthread_mutex_unlock(&pace->lock);
 }
+
+/* ---- markers ---- */
 
 /* The marker is this thread's alone until it says what became of it. */
 static bool record_marker(struct nvs_pace *pace, CUevent *marker, CUstream stream)
@@ -176,10 +203,11 @@ static uint64_t most_pending; /* of those visited, ns; guarded by nvs_streams_lo
 
 static bool look_at_pending(struct nvs_context *context)
 {
-	uint64_t cost = nvs_meter_cost(atomic_load(&context->device)), rest = 0, since = 0;
+	uint64_t rest = 0, since = 0;
 	uint32_t ahead = 0;
 	struct nvs_pace *pace = &context->pace;
 	pthread_mutex_lock(&pace->lock);
+	uint64_t cost = cost_in(pace);
 	for (uint32_t i = 0; i < NVS_MARKERS; i++) {
 		if (reached(&pace->markers[i]))
 			continue;

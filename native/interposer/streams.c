@@ -141,6 +141,7 @@ static void forget_context(struct nvs_context *context)
 	for (uint32_t i = 0; i < NVS_MARKERS; i++)
 		context->pace.markers[i] = (struct nvs_marker){0};
 	context->pace.waited = (struct nvs_marker){0};
+	context->pace.recent_ns = 0;
 	pthread_mutex_unlock(&context->pace.lock);
 }
 

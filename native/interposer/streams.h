@@ -34,18 +34,20 @@ enum nvs_marker_state { NVS_MARKER_FREE, NVS_MARKER_TAKEN, NVS_MARKER_RECORDED }
 struct nvs_marker {
 	CUevent event; /* made at first use */
 	enum nvs_marker_state state;
-	uint32_t count;  /* submissions that it stands for */
-	uint64_t set_at; /* ns */
+	uint32_t count;    /* submissions that it stands for */
+	uint64_t sequence; /* counts on from 1 */
+	uint64_t set_at;   /* ns */
 };
 
 /* Flow control: so many markers in a window that the GPU has work while one of them is waited for. */
 struct nvs_pace {
 	pthread_mutex_t lock;
 	struct nvs_marker markers[NVS_MARKERS];
-	/* The last one that was waited for: when it was set and reached, ns, and under which word of the gate. */
-	struct nvs_marker waited;
-	uint64_t reached_at;
-	uint32_t word;
+	uint64_t sequence;
+	uint64_t recent_ns;       /* what a submission took when last seen, if the GPU is behind; else 0 */
+	struct nvs_marker waited; /* the last one that was waited for */
+	uint64_t reached_at;      /* it was, ns */
+	uint32_t word;            /* of the gate, then */
 	struct nvs_context *context;
 };
 

@@ -77,7 +77,7 @@ static void a_long_kernel_has_a_window_of_one(void)
 	nvs_pace_set_budget(8000);
 	nvs_gate_open(NVS_GATE_PACED);
 	/* WHEN they are submitted, THEN each waits for the one before it */
-	CHECK(nvs_meter_window(0) == 1);
+	CHECK(nvs_meter_window(0, 0) == 1);
 	fake.most_in_flight = 0;
 	for (int i = 0; i < 8; i++)
 		fake_submit(NULL);
@@ -92,7 +92,7 @@ static void a_slow_wait_does_not_shrink_the_window(void)
 	learn_cost(NVS_NS_PER_MS);
 	nvs_pace_set_budget(50000);
 	nvs_gate_open(NVS_GATE_PACED);
-	uint32_t before = nvs_meter_window(0);
+	uint32_t before = nvs_meter_window(0, 0);
 	/* WHEN the gate is shut for a hundred times what the window holds, with a submitter waiting */
 	fake_submit(NULL);
 	CHECK(nvs_gate_close(60000, NULL));
@@ -103,7 +103,7 @@ static void a_slow_wait_does_not_shrink_the_window(void)
 	CHECK(nvs_gate_drain(60000));
 	nvs_meter_poll();
 	/* THEN the window is the same */
-	CHECK(nvs_meter_window(0) * 10 >= before * 9);
+	CHECK(nvs_meter_window(0, 0) * 10 >= before * 9);
 	nvs_gate_open(NVS_GATE_OPEN);
 }
 
