@@ -11,6 +11,7 @@
 
 #define BATCH_UNKNOWN 16u /* where no marker can be set: in a capture, or in a context that cannot be told */
 #define SPIN_NS (150 * NVS_NS_PER_US)
+#define AVERAGE_BATCHES 16
 #define DOZE_NS (300 * NVS_NS_PER_US)
 
 static _Atomic uint32_t waiting;
@@ -20,11 +21,16 @@ uint32_t nvs_pace_waiting(void)
 	return atomic_load(&waiting);
 }
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
 /* Of a submission, ns. The lock is held. */
 static uint64_t cost_in(const struct nvs_pace *pace)
 {
-	uint64_t cost = nvs_meter_cost(atomic_load(&pace->context->device));
-	return cost > pace->recent_ns ? cost : pace->recent_ns;
+	uint64_t sampled = nvs_meter_cost(atomic_load(&pace->context->device));
+	return larger(sampled, larger(pace->average_ns, pace->recent_ns));
 }
 
 /* The lock is held. */
@@ -59,8 +65,10 @@ static struct nvs_marker *free_marker(struct nvs_pace *pace, uint32_t most)
 			pace->markers[i].state = NVS_MARKER_FREE;
 			freed++;
 		}
-	if (freed > 1 && freed > most / 2)
-		pace->recent_ns = 0; /* the GPU has caught up */
+	if (freed > 1 && freed > most / 2) { /* the GPU has caught up, while one of them was waited for: more may go */
+		pace->recent_ns = pace->waited = 0;
+		pace->average_ns /= 2;
+	}
 	return unused_marker(pace, most);
 }
 
@@ -70,7 +78,7 @@ static struct nvs_marker *oldest_marker(struct nvs_pace *pace)
 	struct nvs_marker *oldest = NULL;
 	for (uint32_t i = 0; i < NVS_MARKERS; i++) {
 		struct nvs_marker *marker = &pace->markers[i];
-		if (marker->state == NVS_MARKER_RECORDED && (oldest == NULL || marker->sequence < oldest->sequence))
+		if (marker->state == NVS_MARKER_RECORDED && (oldest == NULL || marker->before < oldest->before))
 			oldest = marker;
 	}
 	return oldest;
@@ -80,7 +88,7 @@ static void take(struct nvs_thread *self, struct nvs_pace *pace, struct nvs_mark
 {
 	marker->state = NVS_MARKER_TAKEN;
 	marker->count = batch;
-	marker->sequence = ++pace->sequence;
+	marker->before = pace->admitted += batch;
 	self->pace = pace;
 	self->marker = (uint32_t)(marker - pace->markers);
 }
@@ -96,7 +104,7 @@ struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32
 	}
 	struct nvs_pace *pace = &context->pace;
 	pthread_mutex_lock(&pace->lock);
-	uint32_t window = nvs_meter_window(atomic_load(&context->device), pace->recent_ns);
+	uint32_t window = nvs_meter_window(atomic_load(&context->device), cost_in(pace));
 	uint32_t batch = window > NVS_MARKERS ? window / NVS_MARKERS : 1;
 	struct nvs_marker *marker = free_marker(pace, window < NVS_MARKERS ? window : NVS_MARKERS);
 	/* Without one in a stream there is nothing to wait for: their threads are between gate and stream. */
@@ -128,16 +136,20 @@ static void watch_end(CUevent marker, uint64_t foreseen)
 			return;
 }
 
-/* A marker was waited for until now. If the one before it was too, within the same turn, the GPU had work all the time
- * between them: what the first of them stands for took that long. The samples will say so later. The lock is held. */
+/* A marker was waited for until now. If an earlier one was too, within the same turn, and the GPU has not caught up
+ * since, it had work all the time: what was submitted between the two took that long. Unlike samples this misses
+ * nothing, and tells at once. The lock is held. */
 static void learn(struct nvs_pace *pace, const struct nvs_marker *marker, uint32_t word)
 {
 	uint64_t now = nvs_now_ns();
-	if (word == pace->word && marker->sequence == pace->waited.sequence + 1 && pace->waited.count != 0)
-		pace->recent_ns = (now - pace->reached_at) / pace->waited.count;
-	if (marker->sequence <= pace->waited.sequence && word == pace->word)
-		return; /* another thread was quicker */
-	pace->waited = *marker;
+	if (pace->waited != 0 && word == pace->word) {
+		if (marker->before <= pace->waited)
+			return; /* another thread was quicker */
+		pace->recent_ns = (now - pace->reached_at) / (marker->before - pace->waited);
+		int64_t step = ((int64_t)pace->recent_ns - (int64_t)pace->average_ns) / AVERAGE_BATCHES;
+		pace->average_ns = (uint64_t)((int64_t)pace->average_ns + step);
+	}
+	pace->waited = marker->before;
 	pace->reached_at = now;
 	pace->word = word;
 }
@@ -151,7 +163,7 @@ void nvs_pace_wait(struct nvs_pace *pace)
 	const struct nvs_marker *oldest = oldest_marker(pace);
 	if (oldest != NULL)
 		marker = *oldest;
-	bool alone = nvs_meter_window(device, pace->recent_ns) == 1;
+	bool alone = nvs_meter_window(device, cost_in(pace)) == 1;
 	uint64_t cost = cost_in(pace);
 	pthread_mutex_unlock(&pace->lock);
 	if (marker.event == NULL)
@@ -219,7 +231,7 @@ static bool look_at_pending(struct nvs_context *context)
 	/* Of several it is not known since when the first one runs. */
 	uint64_t run = ahead == 1 && since != 0 ? nvs_now_ns() - since : 0;
 	rest = rest > run ? rest - run : 0;
-	most_pending = rest > most_pending ? rest : most_pending;
+	most_pending = larger(rest, most_pending);
 	return true;
 }
 

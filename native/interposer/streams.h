@@ -34,20 +34,22 @@ enum nvs_marker_state { NVS_MARKER_FREE, NVS_MARKER_TAKEN, NVS_MARKER_RECORDED }
 struct nvs_marker {
 	CUevent event; /* made at first use */
 	enum nvs_marker_state state;
-	uint32_t count;    /* submissions that it stands for */
-	uint64_t sequence; /* counts on from 1 */
-	uint64_t set_at;   /* ns */
+	uint32_t count;  /* submissions that it stands for */
+	uint64_t before; /* submissions before those */
+	uint64_t set_at; /* ns */
 };
 
 /* Flow control: so many markers in a window that the GPU has work while one of them is waited for. */
 struct nvs_pace {
 	pthread_mutex_t lock;
 	struct nvs_marker markers[NVS_MARKERS];
-	uint64_t sequence;
-	uint64_t recent_ns;       /* what a submission took when last seen, if the GPU is behind; else 0 */
-	struct nvs_marker waited; /* the last one that was waited for */
-	uint64_t reached_at;      /* it was, ns */
-	uint32_t word;            /* of the gate, then */
+	uint64_t admitted;   /* submissions */
+	uint64_t average_ns; /* of a submission, while the GPU was behind */
+	uint64_t recent_ns;  /* the last of these, as long as it is; else 0 */
+	/* The last marker that was waited for, since the GPU had caught up. */
+	uint64_t waited;     /* its `before`; 0: none */
+	uint64_t reached_at; /* ns */
+	uint32_t word;       /* of the gate, then */
 	struct nvs_context *context;
 };
 

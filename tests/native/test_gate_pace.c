@@ -86,6 +86,34 @@ static void a_long_kernel_has_a_window_of_one(void)
 	nvs_gate_open(NVS_GATE_OPEN);
 }
 
+static void longer_kernels_are_noticed_before_any_sample_of_them(void)
+{
+	/* GIVEN a window for short kernels, and no sample to come */
+	learn_cost(10 * NVS_NS_PER_US);
+	nvs_pace_set_budget(4000);
+	nvs_gate_open(NVS_GATE_PACED);
+	nvs_self->next_sample = nvs_self->next_stop = UINT64_MAX;
+	/* WHEN they are a hundred times as long */
+	fake.cost = NVS_NS_PER_MS;
+	for (int i = 0; i < 300; i++)
+		fake_submit(NULL);
+	/* THEN after one window of them few are in flight, but for those that the GPU needs not to run dry */
+	pthread_mutex_lock(&fake.lock);
+	uint64_t in_flight = fake_in_flight();
+	pthread_mutex_unlock(&fake.lock);
+	CHECK(in_flight >= 1 && in_flight <= 8);
+	/* AND when they are short again, many may go soon */
+	fake.cost = 10 * NVS_NS_PER_US;
+	fake.most_in_flight = 0;
+	for (int i = 0; i < 3000; i++)
+		fake_submit(NULL);
+	CHECK(fake.most_in_flight >= 16);
+	nvs_self->next_sample = nvs_self->next_stop = nvs_self->submissions;
+	CHECK(nvs_gate_close(60000, NULL));
+	nvs_pace_set_budget(0);
+	nvs_gate_open(NVS_GATE_OPEN);
+}
+
 static void a_slow_wait_does_not_shrink_the_window(void)
 {
 	/* GIVEN a window */
@@ -177,6 +205,7 @@ int main(void)
 	free_running_work_has_no_bound();
 	paced_work_stays_within_the_budget();
 	a_long_kernel_has_a_window_of_one();
+	longer_kernels_are_noticed_before_any_sample_of_them();
 	a_slow_wait_does_not_shrink_the_window();
 	a_marker_belongs_to_one_thread_until_it_is_recorded();
 	occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_allows();
