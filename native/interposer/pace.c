@@ -204,8 +204,10 @@ void nvs_pace_mark(struct nvs_thread *self, CUstream stream)
 {
 	struct nvs_pace *pace = self->pace;
 	struct nvs_marker *marker = &pace->markers[self->marker];
-	bool recorded = record_marker(pace, &marker->event, stream);
+	CUevent event = marker->event;
+	bool recorded = record_marker(pace, &event, stream);
 	pthread_mutex_lock(&pace->lock);
+	marker->event = event;
 	marker->set_at = nvs_now_ns();
 	marker->state = recorded ? NVS_MARKER_RECORDED : NVS_MARKER_FREE;
 	pthread_mutex_unlock(&pace->lock);
