@@ -1,4 +1,4 @@
-"""A free-running launch costs at most 60 instructions inside the library."""
+"""A free-running launch costs at most 60 instructions inside the library, one in a compute turn at most 250."""
 
 from __future__ import annotations
 
@@ -45,6 +45,17 @@ def test_only_the_cost_of_an_object_itself_is_counted(launch_cost: Any) -> None:
     )
     # WHEN it is summed up THEN a call's cost belongs to the callee alone
     assert launch_cost.instructions_by_object(text) == {"/usr/bin/program": 12, "/lib/libnvshare.so": 120}
+
+
+@pytest.mark.simulated
+@pytest.mark.timeout(300)
+def test_a_launch_in_a_compute_turn_is_not_much_dearer(launch_cost: Any) -> None:
+    # GIVEN the same launches in a compute turn WHEN callgrind counts
+    result = launch_cost.measure(10_000, turns=True)
+    if "skipped" in result:
+        pytest.skip(result["skipped"])
+    # THEN the mean is within the limit for paced work
+    assert result["instructions_per_launch"] <= result["limit"]
 
 
 @pytest.mark.simulated
