@@ -365,7 +365,9 @@ void nvs_gate_after_fork(void)
 			atomic_store(&thread->taken, 0);
 	}
 	atomic_store(&nvs_gate, NVS_GATE_OPEN);
+	atomic_store(&used_since, 0);
 	idle.asked = false;
+	nvs_pace_after_fork();
 	nvs_streams_after_fork();
 	nvs_meter_after_fork();
 }

@@ -18,7 +18,8 @@
 #define LAG_NS (4 * NVS_NS_PER_MS) /* used time that may turn out to be a gap is not told yet */
 
 static enum { NONE, RUNNING, CLOSING } phase;
-static bool leftover; /* work from before the next turn may still run in it */
+static bool leftover;   /* work from before the next turn may still run in it */
+static bool stuck_told; /* once is enough */
 
 static struct {
 	uint64_t used;       /* in earlier stretches of this turn, ns */
@@ -158,12 +159,15 @@ static uint64_t follow_closing(uint64_t now)
 	if (!turn.recorded && nvs_gate_quiet())
 		turn.recorded = nvs_drain_record();
 	else if (!turn.recorded && !stuck)
-		return now + SOON_NS;
+		return now + between((now - turn.shut_at) / 64, SOON_NS, LATER_NS);
 	now = nvs_now_ns();
 	bool ended = turn.recorded && nvs_drain_finished();
 	if (ended || stuck) {
-		if (!ended)
-			NVS_WARN("work on the GPU did not end within %llu ms after a turn", STUCK_NS / NVS_NS_PER_MS);
+		if (!ended && !stuck_told)
+			NVS_WARN("work on the GPU did not end within %llu ms after its turn: it goes on beside the "
+				 "others', and is billed",
+				STUCK_NS / NVS_NS_PER_MS);
+		stuck_told = stuck_told || !ended;
 		leftover = !ended;
 		finish(ended ? turn.reason : NVS_TURN_STUCK, ended ? ended_at(now) : now);
 		return 0;
@@ -173,7 +177,7 @@ static uint64_t follow_closing(uint64_t now)
 		FOR_EACH_NEEDED (gpu)
 			send_over(gpu, turn.reason, used_until(now), pending > NVS_NS_PER_US ? pending : NVS_NS_PER_US);
 	turn.told = true;
-	return now + between(pending / 2, SOON_NS, LATER_NS);
+	return now + between(pending / 2 + (now - turn.shut_at) / 64, SOON_NS, LATER_NS);
 }
 
 static void close_turn(enum nvs_turn_reason reason)

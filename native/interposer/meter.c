@@ -172,15 +172,28 @@ uint32_t nvs_meter_begin(struct nvs_thread *self, CUstream stream)
 	return begun ? NVS_MEASURED : 0;
 }
 
+/* Where nothing was before it, the GPU passed the first event and then waited for the call. */
+static uint64_t late_by(const struct nvs_sample *sample)
+{
+	uint64_t call = nvs_now_ns() - sample->begun_at;
+	if (call > LATE_MAX_NS)
+		return 0;
+	CUstreamCaptureMode mode = nvs_relax();
+	bool passed = nvs_real.cuEventQuery(sample->begin) == CUDA_SUCCESS;
+	nvs_unrelax(mode);
+	return passed ? call : 0;
+}
+
 void nvs_meter_end(struct nvs_thread *self, CUstream stream)
 {
 	struct nvs_sample *sample = self->sample;
 	self->sample = NULL;
-	/* Where nothing was before it, the GPU passed the first event and then waited for the call. */
-	uint64_t call = nvs_now_ns() - sample->begun_at;
-	sample->late = call < LATE_MAX_NS && nvs_real.cuEventQuery(sample->begin) == CUDA_SUCCESS ? call : 0;
 	/* A capture that began meanwhile is left in peace: the legacy stream is not touched, and the sample is lost. */
-	bool ended = atomic_load(&nvs_captures) == 0 && nvs_real.cuEventRecord(sample->end, stream) == CUDA_SUCCESS;
+	bool ended = atomic_load(&nvs_captures) == 0;
+	if (ended) {
+		sample->late = late_by(sample);
+		ended = nvs_real.cuEventRecord(sample->end, stream) == CUDA_SUCCESS;
+	}
 	if (ended)
 		atomic_store(&sample->state, NVS_SAMPLE_PENDING);
 	else

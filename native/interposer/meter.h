@@ -50,6 +50,7 @@ void nvs_pace_wait(struct nvs_pace *pace);
 void nvs_pace_mark(struct nvs_thread *self, CUstream stream);
 /* Threads that wait for the GPU to catch up. */
 uint32_t nvs_pace_waiting(void);
+void nvs_pace_after_fork(void);
 /* How long the work in flight takes, as far as markers tell, ns; not while a submission passes. */
 uint64_t nvs_pace_pending(void);
 

@@ -21,6 +21,11 @@ uint32_t nvs_pace_waiting(void)
 	return atomic_load(&waiting);
 }
 
+void nvs_pace_after_fork(void)
+{
+	atomic_store(&waiting, 0);
+}
+
 static uint64_t larger(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
@@ -60,11 +65,13 @@ static struct nvs_marker *free_marker(struct nvs_pace *pace, uint32_t most)
 	if (marker != NULL)
 		return marker;
 	uint32_t freed = 0;
+	CUstreamCaptureMode mode = nvs_relax();
 	for (uint32_t i = 0; i < NVS_MARKERS; i++)
 		if (pace->markers[i].state != NVS_MARKER_FREE && reached(&pace->markers[i])) {
 			pace->markers[i].state = NVS_MARKER_FREE;
 			freed++;
 		}
+	nvs_unrelax(mode);
 	if (freed > 1 && freed > most / 2) { /* the GPU has caught up, while one of them was waited for: more may go */
 		pace->recent_ns = pace->waited = 0;
 		pace->average_ns /= 2;
