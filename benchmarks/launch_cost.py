@@ -1,4 +1,5 @@
-"""What frequent calls cost inside libnvshare.so, in instructions: a launch, a stream-ordered allocation with its free.
+"""What frequent calls cost inside libnvshare.so, in instructions: a launch (free, or in a compute turn), a
+stream-ordered allocation with its free.
 
 Counted by callgrind; the driver and the C library are excluded. Two runs of the same program on a simulated node, with
 and without the calls; their difference, divided by their number, is the mean. It includes the samples that the meter
@@ -12,9 +13,11 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,8 +27,11 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from nvshare import native  # noqa: E402
 from nvshare.gpu import sim  # noqa: E402
+from nvshare.wire import messages as wire  # noqa: E402
+from nvshare.wire.codec import Decoder, Encoder  # noqa: E402
 
-LIMITS = {"launches": 60, "pairs": 600}
+LIMITS = {"launches": 60, "turns": 250, "pairs": 600}
+IN_FLIGHT_US = 4000
 _NAMED = re.compile(r"(?P<key>c?ob|fn|fl|fi|fe|cfn|cfi|cfl)=\((?P<id>\d+)\)(?: (?P<name>.*))?")
 
 
@@ -74,8 +80,28 @@ def count(program: Path, what: str, number: int, directory: Path, env: dict[str,
     return sum(cost for name, cost in costs.items() if Path(name).name == "libnvshare.so")
 
 
+def give_one_turn(listening: socket.socket) -> None:
+    """A scheduler for one program after the other: each gets the card, and a compute turn without an end."""
+    answers: dict[type[wire.Message], list[wire.Message]] = {
+        wire.Register: [wire.SchedOn(1), wire.UpdateLimit(0, 0, 0), wire.Terms(0, wire.FLAG_TURNS, IN_FLIGHT_US)],
+        wire.ReqLock: [wire.LockOk(0, 1)],
+        wire.ReqTurn: [wire.TurnOk(0, 1)],
+    }
+    while True:
+        try:
+            client, _ = listening.accept()
+        except OSError:
+            return
+        encoder, decoder = Encoder(), Decoder()
+        with client:
+            while data := client.recv(65536):
+                for message in decoder.feed(data):
+                    for answer in answers.get(type(message), []):  # type: ignore[arg-type]
+                        client.sendall(encoder.encode(answer))
+
+
 def measure(what: str, number: int) -> dict[str, Any]:
-    """The mean of so many ``launches`` or ``pairs``, and what it came from; ``skipped`` says why there is none."""
+    """The mean of so many calls of a kind in ``LIMITS``, and what it came from; ``skipped`` says why there is none."""
     if shutil.which("valgrind") is None:
         return {"skipped": "valgrind is not installed"}
     if shutil.which(os.environ.get("CC", "cc")) is None:
@@ -87,11 +113,19 @@ def measure(what: str, number: int) -> dict[str, Any]:
             env = {
                 **os.environ,
                 **node.env(),
-                "NVSHARE_SOCK": str(directory / "no-scheduler.sock"),
+                "NVSHARE_SOCK": str(directory / "scheduler.sock"),
                 "LD_PRELOAD": str(native.interposer()),
             }
             program = build_program(directory)
-            without, with_calls = (count(program, what, calls, directory, env) for calls in (0, number))
+            called = "pairs" if what == "pairs" else "launches"
+            with socket.socket(socket.AF_UNIX) as listening:
+                if what == "turns":
+                    listening.bind(env["NVSHARE_SOCK"])
+                    listening.listen()
+                    threading.Thread(target=give_one_turn, args=[listening], daemon=True).start()
+                without, with_calls = (count(program, called, calls, directory, env) for calls in (0, number))
+                if what == "turns":
+                    listening.shutdown(socket.SHUT_RDWR)
     finally:
         sim.down(node.name)
     return {
@@ -106,6 +140,7 @@ def measure(what: str, number: int) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launches", type=int, default=10_000)
+    parser.add_argument("--turns", type=int, default=10_000, help="launches in a compute turn")
     parser.add_argument("--pairs", type=int, default=10_000, help="allocations with their frees")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()

@@ -212,7 +212,7 @@ struct nvs_residency {
 
 struct nvs_terms {
 	uint32_t gpu;
-	uint32_t flags;
+	uint32_t flags; /* without NVS_FLAG_TURNS a turn under way is void, and no TURN_OVER follows */
 	uint32_t in_flight_us;
 	uint32_t reserved;
 };
@@ -242,8 +242,8 @@ struct nvs_turn_over {
 	uint64_t number;
 	uint64_t used_us;
 	uint64_t busy_us;
-	uint32_t pending_us;
-	uint32_t wants;
+	uint32_t pending_us; /* 0: the last word on this turn */
+	uint32_t wants;      /* counts as REQ_TURN */
 };
 
 #endif

@@ -65,7 +65,9 @@ static struct nvs_thread *join_thread(void)
 	struct nvs_thread *self = reuse_slot();
 	if (self == NULL)
 		self = new_slot();
-	self->next_sample = atomic_load(&self->submissions);
+	self->next_sample = self->next_stop = atomic_load(&self->submissions);
+	self->next_pace = UINT64_MAX;
+	self->pass = NVS_GATE_OPEN;
 	self->random = (uint32_t)(uintptr_t)self ^ (uint32_t)nvs_now_ns() ^ 0x9e3779b9u;
 	self->sampled_at = nvs_now_ns();
 	self->sample = NULL;
@@ -81,12 +83,18 @@ static long futex(_Atomic uint32_t *word, int operation, uint32_t value, const s
 	return syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, timeout, NULL, 0);
 }
 
-static void wait_while_shut(void)
+static bool is_open(uint32_t word)
+{
+	return (word & NVS_GATE_STATE) == NVS_GATE_OPEN || (word & NVS_GATE_STATE) == NVS_GATE_PACED;
+}
+
+/* Returns when the gate's word has changed. */
+static void wait_at_gate(uint32_t word)
 {
 	static const struct timespec ask_again = {.tv_sec = 1};
-	while (atomic_load(&nvs_gate) == NVS_GATE_SHUT) {
+	while (atomic_load(&nvs_gate) == word) {
 		nvs_link_want();
-		futex(&nvs_gate, FUTEX_WAIT, NVS_GATE_SHUT, &ask_again);
+		futex(&nvs_gate, FUTEX_WAIT, word, &ask_again);
 	}
 }
 
@@ -95,6 +103,45 @@ static void wait_while_shut(void)
 static bool passes_shut_gate(CUstream stream)
 {
 	return atomic_load(&nvs_captures) != 0 && nvs_stream_capturing(stream);
+}
+
+/* When the first submission went through, ns; 0: none yet. */
+static _Atomic uint64_t used_since;
+
+/* The thread's flag is raised and the gate is open: what it may do from here on, under this word of the gate. */
+static void take_pass(struct nvs_thread *self, uint32_t word)
+{
+	uint64_t none = 0;
+	if (self->pass == word)
+		return;
+	self->pass = word;
+	self->next_pace = word == NVS_GATE_OPEN ? UINT64_MAX : 0;
+	if (word != NVS_GATE_OPEN && atomic_load(&used_since) == 0 &&
+		atomic_compare_exchange_strong(&used_since, &none, nvs_now_ns()))
+		nvs_link_wake();
+}
+
+/* True: admitted, and *duty is what leave has to do. False: the flag is down, look at the gate again. */
+static bool admit(struct nvs_thread *self, CUstream stream, uint32_t *duty)
+{
+	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed);
+	uint32_t word = atomic_load(&nvs_gate);
+	if (!is_open(word)) {
+		if (passes_shut_gate(stream))
+			return true;
+		atomic_store(&self->in_call, 0);
+		wait_at_gate(word);
+		return false;
+	}
+	take_pass(self, word);
+	if (count < self->next_pace)
+		return true;
+	struct nvs_pace *crowded = nvs_pace_admit(self, stream, duty);
+	if (crowded == NULL)
+		return true;
+	atomic_store(&self->in_call, 0);
+	nvs_pace_wait(crowded);
+	return false;
 }
 
 void nvs_gate_enter_slow(CUstream stream)
@@ -106,24 +153,14 @@ void nvs_gate_enter_slow(CUstream stream)
 		return;
 	}
 	uint32_t duty = 0;
-	for (;;) {
+	do
 		atomic_store(&self->in_call, NVS_IN_CALL);
-		uint32_t state = atomic_load(&nvs_gate);
-		if (state == NVS_GATE_OPEN || (state == NVS_GATE_SHUT && passes_shut_gate(stream)))
-			break;
-		struct nvs_pace *crowded = NULL;
-		if (state == NVS_GATE_PACED && (crowded = nvs_pace_admit(self, stream, &duty)) == NULL)
-			break;
-		atomic_store(&self->in_call, 0);
-		if (crowded != NULL)
-			nvs_pace_wait(crowded);
-		else
-			wait_while_shut();
-	}
+	while (!admit(self, stream, &duty));
 	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed);
 	atomic_store_explicit(&self->submissions, count + 1, memory_order_relaxed);
 	if (count >= self->next_sample)
 		duty |= nvs_meter_begin(self, stream);
+	self->next_stop = self->next_sample < self->next_pace ? self->next_sample : self->next_pace;
 	if (duty == 0)
 		return;
 	self->stream = stream;
@@ -139,12 +176,12 @@ void nvs_gate_enter_unmeasured(void)
 		return;
 	}
 	for (;;) {
-		atomic_store(&self->in_call, NVS_IN_CALL);
+		atomic_store(&self->in_call, NVS_IN_CALL | NVS_NAMES);
 		/* A capture must be able to end, and while one is under way no memory leaves. */
-		if (atomic_load(&nvs_gate) != NVS_GATE_SHUT || atomic_load(&nvs_captures) != 0)
+		if (nvs_gate_state() != NVS_GATE_SHUT || atomic_load(&nvs_captures) != 0)
 			return;
 		atomic_store(&self->in_call, 0);
-		wait_while_shut();
+		wait_at_gate(NVS_GATE_SHUT);
 	}
 }
 
@@ -169,13 +206,17 @@ void nvs_gate_leave_slow(void)
 static struct {
 	bool asked;
 	uint64_t submissions;
-	bool recorded;       /* events behind all of them */
-	uint64_t done_since; /* those events were seen finished, ns; 0: not yet */
+	uint64_t active_at;  /* work was last seen then, ns */
+	bool recorded;       /* events behind all of it */
+	uint64_t done_since; /* those events were finished about then, ns; 0: not yet */
 } idle;
 
 void nvs_gate_open(enum nvs_gate_state how)
 {
-	if (atomic_exchange(&nvs_gate, how) != NVS_GATE_SHUT)
+	static uint32_t epoch; /* link thread only */
+	uint32_t word = how == NVS_GATE_PACED ? how | (epoch += NVS_GATE_EPOCH) : how;
+	uint32_t before = atomic_exchange(&nvs_gate, word);
+	if (is_open(before) || before == word)
 		return;
 	idle.asked = false; /* those who wait have to wake up first */
 	futex(&nvs_gate, FUTEX_WAKE, INT_MAX, NULL);
@@ -191,6 +232,16 @@ static bool flags_down(void)
 	for (struct nvs_thread *thread = atomic_load(&threads); thread != NULL; thread = thread->next)
 		if (atomic_load(&thread->in_call) != 0)
 			return false;
+	return true;
+}
+
+bool nvs_gate_quiet(void)
+{
+	for (struct nvs_thread *thread = atomic_load(&threads); thread != NULL; thread = thread->next) {
+		uint32_t now = atomic_load(&thread->in_call);
+		if (now != 0 && !(now & NVS_NAMES))
+			return false;
+	}
 	return true;
 }
 
@@ -210,13 +261,13 @@ bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us)
 {
 	uint64_t start = nvs_now_ns();
 	uint64_t deadline = start + deadline_ms * NVS_NS_PER_MS;
-	bool was_shut = atomic_exchange(&nvs_gate, NVS_GATE_SHUT) == NVS_GATE_SHUT;
+	uint32_t before = atomic_exchange(&nvs_gate, NVS_GATE_SHUT);
 	bool drained = wait_until(flags_down, deadline) && wait_until(nvs_drain_record, deadline) &&
 		       wait_until(nvs_drain_finished, deadline);
 	if (drain_us != NULL)
 		*drain_us = (nvs_now_ns() - start) / NVS_NS_PER_US;
-	if (!drained && !was_shut)
-		nvs_gate_open(NVS_GATE_OPEN);
+	if (!drained && before != NVS_GATE_SHUT)
+		nvs_gate_open(before == NVS_GATE_REST ? NVS_GATE_REST : NVS_GATE_OPEN);
 	return drained;
 }
 
@@ -252,21 +303,51 @@ uint64_t nvs_gate_unaccounted(CUdevice device)
 	return total;
 }
 
-bool nvs_gate_idle(uint32_t idle_ms)
+uint64_t nvs_gate_idle_since(void)
 {
 	uint64_t now = nvs_now_ns();
 	uint64_t submissions = nvs_gate_submissions();
-	if (!idle.asked || submissions != idle.submissions || !flags_down()) {
-		idle = (typeof(idle)){.asked = true, .submissions = submissions};
-		return false;
+	if (!idle.asked || submissions != idle.submissions || !nvs_gate_quiet()) {
+		idle = (typeof(idle)){.asked = true, .submissions = submissions, .active_at = now};
+		return 0;
 	}
 	if (!idle.recorded && !(idle.recorded = nvs_drain_record()))
-		return false;
-	if (!nvs_drain_finished())
-		return false;
-	if (idle.done_since == 0)
-		idle.done_since = now;
-	return now - idle.done_since >= idle_ms * NVS_NS_PER_MS;
+		return 0;
+	if (!nvs_drain_finished()) {
+		idle.active_at = now;
+		return 0;
+	}
+	if (idle.done_since == 0) /* somewhere between then and now */
+		idle.done_since = idle.active_at + (now - idle.active_at) / 2;
+	return idle.done_since;
+}
+
+bool nvs_gate_idle(uint32_t idle_ms)
+{
+	uint64_t since = nvs_gate_idle_since();
+	return since != 0 && flags_down() && nvs_now_ns() - since >= idle_ms * NVS_NS_PER_MS;
+}
+
+uint64_t nvs_gate_used_since(void)
+{
+	return atomic_load(&used_since);
+}
+
+void nvs_gate_watch(uint64_t since)
+{
+	atomic_store(&used_since, since);
+}
+
+bool nvs_gate_watch_idle(void)
+{
+	atomic_store(&used_since, 0);
+	nvs_gate_open(NVS_GATE_PACED); /* a new word: all threads come the slow way once */
+	if (nvs_gate_quiet() && nvs_gate_submissions() == idle.submissions)
+		return true;
+	/* One went through under the old word. */
+	uint64_t none = 0;
+	atomic_compare_exchange_strong(&used_since, &none, nvs_now_ns());
+	return false;
 }
 
 void nvs_gate_after_fork(void)
@@ -276,13 +357,17 @@ void nvs_gate_after_fork(void)
 		atomic_store(&thread->submissions, 0);
 		atomic_store(&thread->accounted, 0);
 		atomic_store(&thread->device, -1);
-		thread->next_sample = 0;
+		thread->next_sample = thread->next_stop = 0;
+		thread->next_pace = UINT64_MAX;
+		thread->pass = NVS_GATE_OPEN;
 		thread->sample = NULL;
 		if (thread != nvs_self)
 			atomic_store(&thread->taken, 0);
 	}
 	atomic_store(&nvs_gate, NVS_GATE_OPEN);
+	atomic_store(&used_since, 0);
 	idle.asked = false;
+	nvs_pace_after_fork();
 	nvs_streams_after_fork();
 	nvs_meter_after_fork();
 }

@@ -45,6 +45,9 @@ void nvs_link_want(void);
 /* A submission is being measured: the link thread wakes up and follows. Cheap when it is awake. */
 void nvs_link_active(void);
 
+/* There may be something to do: the link thread looks. */
+void nvs_link_wake(void);
+
 /* After fork, in the child: closes the socket, forgets everything. */
 void nvs_link_after_fork(void);
 

@@ -19,6 +19,18 @@ enum nvs_link_phase {
 	NVS_LINK_REFUSED, /* it does not want us */
 };
 
+/* What link_compute.c knows of a GPU. Link thread only. */
+struct nvs_compute {
+	bool needed;        /* submissions need a turn */
+	uint32_t in_flight; /* work that may be in flight in a turn, us; 0: not said */
+	bool asked;
+	uint64_t number;  /* of the turn; 0: none */
+	uint64_t over;    /* of the last one that was over, since registration */
+	uint64_t since;   /* the turn was given, ns */
+	uint64_t length;  /* ns from then; 0: until told */
+	uint64_t busy_at; /* what the meter said when it began, us */
+};
+
 struct nvs_gpu {
 	CUdevice device;
 	char uuid[48];
@@ -39,6 +51,7 @@ struct nvs_gpu {
 	uint64_t granted_at;        /* ns */
 	uint64_t quantum;           /* ns from then; 0: until told */
 	uint64_t occupied_at_grant; /* us */
+	struct nvs_compute compute;
 	struct nvs_usage_counters told;
 	uint64_t told_swapped; /* bytes, both ways */
 };
@@ -76,8 +89,7 @@ struct nvs_link {
 
 extern struct nvs_link nvs_link __attribute__((visibility("hidden")));
 
-/* ---- link.c ---- */
-void nvs_link_wake(void);
+/* ---- link.c; nvs_link_wake in link.h ---- */
 /* Answer every waiter from what is known here. The lock is held. */
 void nvs_link_settle(void);
 /* Answer one, 0 or an nvs_deny_reason; nothing happens when nobody waits for this request. The lock is held. */
@@ -88,6 +100,25 @@ void nvs_link_hold(uint32_t request);
 /* False when there is no connection, or none any more. */
 bool nvs_link_send(uint16_t type, const void *payload, size_t size);
 bool nvs_link_send_locked(uint16_t type, const void *payload, size_t size);
+
+/* ---- link_compute.c: compute turns, below the grants; link thread only ---- */
+void nvs_compute_terms(struct nvs_gpu *gpu, const struct nvs_terms *message);
+void nvs_compute_given(struct nvs_gpu *gpu, const struct nvs_turn_ok *message);
+void nvs_compute_told(struct nvs_gpu *gpu, const struct nvs_end_turn *message);
+/* How the gate stands while all GPUs are granted: PACED in a turn, REST without one, OPEN where none is needed. */
+enum nvs_gate_state nvs_compute_gate(void);
+/* Work in flight in a turn, us; 0: as anywhere. */
+uint64_t nvs_compute_budget(void);
+/* The grants are gone, after a drain or without one: so are the turns. */
+void nvs_compute_dropped(bool drained);
+/* There is no scheduler any more, or it lets everything through: no terms. */
+void nvs_compute_forget(void);
+/* Ask for turns, if a submitter waits. The link's lock is held. */
+void nvs_compute_ask(void);
+/* End a turn whose time is over or that is not used, and follow what is still in flight. Returns when to look again, 0
+ * for not at all. */
+uint64_t nvs_compute_due(uint64_t now);
+void nvs_compute_after_fork(void);
 
 /* ---- link_turns.c: grants, and what they do to the gate; link thread only ---- */
 void nvs_turn_granted(struct nvs_gpu *gpu, const struct nvs_lock_ok *message);
@@ -100,6 +131,8 @@ void nvs_turn_uncontrolled(void);
 void nvs_turn_extended(void);
 /* Ask for what is not granted, if a submitter waits. */
 void nvs_turn_ask(void);
+/* Compute turns came, went or changed their terms: set the gate accordingly, if all GPUs are granted. */
+void nvs_turn_refresh(void);
 /* What waited for memory to move or work to end, and what has waited long enough without a scheduler. Returns when to
  * look again, 0 for not at all. */
 uint64_t nvs_turn_settle(uint64_t now);

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -191,6 +192,21 @@ static bool handle(uint16_t type, const void *payload, size_t length)
 	case NVS_PREPARE_SWAP_OUT: {
 		MESSAGE(nvs_prepare_swap_out, prepare);
 		FOR_GPU(&prepare, on_prepare(gpu, &prepare));
+		return true;
+	}
+	case NVS_TERMS: {
+		MESSAGE(nvs_terms, terms);
+		FOR_GPU(&terms, nvs_compute_terms(gpu, &terms));
+		return true;
+	}
+	case NVS_TURN_OK: {
+		MESSAGE(nvs_turn_ok, turn);
+		FOR_GPU(&turn, nvs_compute_given(gpu, &turn));
+		return true;
+	}
+	case NVS_END_TURN: {
+		MESSAGE(nvs_end_turn, end);
+		FOR_GPU(&end, nvs_compute_told(gpu, &end));
 		return true;
 	}
 	case NVS_UPDATE_LIMIT: {
@@ -449,7 +465,7 @@ static void follow(uint64_t now)
 	thread.meter_submissions = submissions;
 	if (now - thread.usage_at >= USAGE_EVERY_NS || thread.meter_quiet >= METER_QUIET_ROUNDS)
 		send_usage(now);
-	uint64_t longest = atomic_load(&nvs_gate) == NVS_GATE_PACED ? METER_PACED_NS : METER_LAST_NS;
+	uint64_t longest = nvs_gate_state() == NVS_GATE_PACED ? METER_PACED_NS : METER_LAST_NS;
 	thread.meter_wait = thread.meter_wait * 2 < longest ? thread.meter_wait * 2 : longest;
 	thread.meter_at = now + thread.meter_wait;
 	if (thread.meter_quiet >= METER_QUIET_ROUNDS) {
@@ -504,6 +520,7 @@ static uint64_t do_what_is_due(void)
 		announce_new();
 	uint64_t next = nvs_turn_end_due(now);
 	next = nvs_earlier(next, nvs_turn_settle(now));
+	next = nvs_earlier(next, nvs_compute_due(now));
 	nvs_turn_ask();
 	next = nvs_earlier(next, send_due_memory(now));
 	follow(now);
@@ -519,6 +536,7 @@ static uint64_t do_what_is_due(void)
 void *nvs_link_thread(void *unused)
 {
 	pthread_setname_np(pthread_self(), "nvshare-link");
+	prctl(PR_SET_TIMERSLACK, 1ul); /* turns end to the microsecond, not to the default of 50 */
 	for (;;)
 		wait_for_something(do_what_is_due());
 	return unused;

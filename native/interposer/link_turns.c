@@ -36,6 +36,19 @@ static bool any_flag(uint32_t flag)
 	return false;
 }
 
+/* Nobody waits yet when an open gate goes to rest: who finds it so asks. */
+static void set_gate(void)
+{
+	enum nvs_gate_state how = scheduled ? nvs_compute_gate() : NVS_GATE_OPEN;
+	bool was_open = nvs_gate_state() == NVS_GATE_OPEN || nvs_gate_state() == NVS_GATE_PACED;
+	if (how == NVS_GATE_REST && was_open)
+		atomic_store(&nvs_link.wanted, false);
+	nvs_pace_set_budget(how == NVS_GATE_PACED ? nvs_compute_budget() : 0);
+	if (how == NVS_GATE_OPEN && scheduled && any_flag(NVS_FLAG_EXCLUSIVE))
+		how = NVS_GATE_PACED;
+	nvs_gate_open(how);
+}
+
 /* The mover brings what is missing, and then wakes this thread. */
 static void open_if_granted(void)
 {
@@ -48,7 +61,13 @@ static void open_if_granted(void)
 	}
 	settling = false;
 	alone_since = 0;
-	nvs_gate_open(scheduled && any_flag(NVS_FLAG_EXCLUSIVE) ? NVS_GATE_PACED : NVS_GATE_OPEN);
+	set_gate();
+}
+
+void nvs_turn_refresh(void)
+{
+	if (!opening && nvs_gate_state() != NVS_GATE_SHUT)
+		set_gate();
 }
 
 /* Work that went through before is not waited for. */
@@ -108,6 +127,7 @@ static void release(enum nvs_release_reason reason, uint32_t deadline_ms)
 	if (drained)
 		shut_down();
 	nvs_meter_poll();
+	nvs_compute_dropped(drained);
 	tell_memory();
 	for (uint32_t i = 0; i < nvs_link.gpu_count; i++) {
 		struct nvs_gpu *gpu = &nvs_link.gpus[i];
@@ -120,6 +140,8 @@ static void release(enum nvs_release_reason reason, uint32_t deadline_ms)
 		if (!drained)
 			gpu->grant = grant;
 	}
+	if (!drained)
+		nvs_turn_refresh();
 	if (!drained)
 		NVS_WARN("work on the GPU did not end within %u ms: it goes on beside the others'", deadline_ms);
 }
@@ -160,8 +182,10 @@ void nvs_turn_control(bool on)
 	if (!on)
 		for (uint32_t i = 0; i < nvs_link.gpu_count; i++)
 			forget_grant(&nvs_link.gpus[i]);
-	if (!on)
+	if (!on) {
+		nvs_compute_forget();
 		nvs_residency_free_all();
+	}
 	alone_since = 0;
 	if (!on || all_granted()) {
 		open_if_granted();
@@ -177,6 +201,7 @@ void nvs_turn_control(bool on)
 void nvs_turn_uncontrolled(void)
 {
 	scheduled = false;
+	nvs_compute_forget();
 	nvs_residency_orphaned();
 	open_if_granted();
 	if (opening && alone_since == 0)
@@ -215,6 +240,7 @@ void nvs_turn_ask(void)
 		if (gpu->announced && gpu->grant == 0 && !gpu->asked)
 			gpu->asked = nvs_link_send_locked(NVS_REQ_LOCK, &request, sizeof(request));
 	}
+	nvs_compute_ask();
 	pthread_mutex_unlock(&nvs_link.lock);
 }
 
@@ -240,8 +266,10 @@ uint64_t nvs_turn_end_due(uint64_t now)
 	}
 	uint64_t end = quantum_end();
 	bool over = end != 0 && now >= end;
-	/* A submitter that waits for the rest of the gang, or for memory that is still arriving, is no idleness. */
-	bool used = opening || (!all_granted() && atomic_load(&nvs_link.wanted));
+	/* A submitter that waits for the rest of the gang, for a compute turn, or for memory that is still arriving, is
+	 * no idleness. */
+	bool waits = !all_granted() || nvs_gate_state() == NVS_GATE_REST;
+	bool used = opening || (waits && atomic_load(&nvs_link.wanted));
 	if (over || (!used && nvs_gate_idle(IDLE_MS))) {
 		release(over ? NVS_RELEASE_ENDED : NVS_RELEASE_IDLE, DRAIN_DEADLINE_MS);
 		return 0;
@@ -253,4 +281,5 @@ void nvs_turn_after_fork(void)
 {
 	scheduled = opening = settling = false;
 	alone_since = 0;
+	nvs_compute_after_fork();
 }

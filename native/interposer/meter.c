@@ -15,15 +15,24 @@
 #define STRIDE_UNKNOWN_MAX 64u /* while no sample has come back */
 #define RETRY_AFTER 16u        /* submissions, when one could not be measured */
 #define AVERAGE_OVER 8         /* samples */
-#define UNREADY_MAX 16         /* unfinished samples that one poll looks at */
-#define WINDOW_UNKNOWN 8u      /* while the cost of a submission is not known */
+#define COST_OVER 32           /* samples, for the cost: one of a rare long kernel must not shrink the window to it */
+#define COST_SPIKE 16          /* and how far above the rest it counts */
+#define EMPTY_SAMPLES 4u       /* per context */
+#define SHORTEST_NS 500u       /* of a submission */
+#define LATE_MAX_NS (20 * NVS_NS_PER_US) /* a call that took longer waited for the GPU, not the GPU for it */
+#define UNREADY_MAX 16                   /* unfinished samples that one poll looks at */
+#define WINDOW_UNKNOWN 8u                /* while the cost of a submission is not known */
 #define EXIT_WAIT_MS 100
-#define BUDGET_US 50000u /* work in flight in an exclusive turn */
+#define BUDGET_US 50000u  /* work in flight in an exclusive turn */
+#define WINDOW_SMALL 256u /* at most, within a smaller budget: the next kernels may be longer than those before */
 
 struct device_meter {
 	_Atomic uint64_t cost_ns;    /* of one submission, moving average; 0: not known */
+	_Atomic uint32_t samples;    /* that are part of it, as far as needed */
 	_Atomic uint64_t typical_ns; /* the same without what rare long ones, or a host that was slow, add to it */
 	_Atomic uint64_t occupied_ns;
+	_Atomic uint64_t busy_ns; /* by the samples, never by turns */
+	_Atomic bool by_turns;
 	_Atomic uint64_t submissions; /* that belong to a sample */
 	_Atomic uint32_t begun;       /* samples, as far as needed to grow the stride */
 	uint64_t billed_until; /* on the clock: occupied time never runs ahead of it. Guarded by nvs_streams_lock */
@@ -33,6 +42,7 @@ struct device_meter {
 
 static struct device_meter meters[NVS_MAX_DEVICES];
 static _Atomic uint64_t budget_ns = BUDGET_US * NVS_NS_PER_US;
+static _Atomic uint64_t window_max = NVS_WINDOW_MAX;
 
 static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
 {
@@ -50,18 +60,22 @@ static uint32_t next_random(struct nvs_thread *self)
 	return self->random = x;
 }
 
-/* Randomised by a quarter up and down, so that a loop of kernels is not sampled at the same kernel for ever. */
+uint64_t nvs_meter_vary(struct nvs_thread *self, uint64_t stride)
+{
+	return stride < 4 ? stride : stride * 3 / 4 + next_random(self) % (stride / 2 + 1);
+}
+
 static uint64_t next_stride(struct device_meter *meter, struct nvs_thread *self)
 {
 	uint64_t cost = atomic_load_explicit(&meter->typical_ns, memory_order_relaxed);
 	uint64_t stride;
+	/* The first submissions say little about those that follow. */
+	uint64_t first = 1ull << clamp(atomic_fetch_add(&meter->begun, 1), 0, 31);
 	if (cost != 0)
 		stride = clamp(SAMPLE_EVERY_NS / cost, cost < SHORT_NS ? STRIDE_SHORT : 1, STRIDE_MAX);
 	else
-		stride = clamp(1ull << clamp(atomic_fetch_add(&meter->begun, 1), 0, 31), 1, STRIDE_UNKNOWN_MAX);
-	if (stride < 4)
-		return stride;
-	return stride * 3 / 4 + next_random(self) % (stride / 2 + 1);
+		stride = STRIDE_UNKNOWN_MAX;
+	return nvs_meter_vary(self, clamp(stride, 1, first));
 }
 
 /* ---- a sample: event, submission, event ---- */
@@ -97,10 +111,27 @@ static struct nvs_sample *take_sample(struct nvs_context *context, CUstream stre
 		return NULL;
 	atomic_fetch_add(&context->under_way, 1);
 	sample->context = context;
+	sample->empty = false;
 	if (make_events(context, sample) && nvs_real.cuEventRecord(sample->begin, stream) == CUDA_SUCCESS)
 		return sample;
 	free_sample(context, sample);
 	return NULL;
+}
+
+/* What two events with nothing between them measure, a few times. */
+static void calibrate(struct nvs_context *context, CUstream stream)
+{
+	if (atomic_load_explicit(&context->calibrated, memory_order_relaxed) >= EMPTY_SAMPLES ||
+		atomic_fetch_add(&context->calibrated, 1) >= EMPTY_SAMPLES)
+		return;
+	struct nvs_sample *sample = take_sample(context, stream);
+	if (sample == NULL)
+		return;
+	sample->empty = true;
+	if (nvs_real.cuEventRecord(sample->end, stream) == CUDA_SUCCESS)
+		atomic_store(&sample->state, NVS_SAMPLE_PENDING);
+	else
+		free_sample(context, sample);
 }
 
 static bool begin_sample(struct nvs_thread *self, CUstream stream, uint64_t count)
@@ -111,13 +142,15 @@ static bool begin_sample(struct nvs_thread *self, CUstream stream, uint64_t coun
 	CUdevice device = atomic_load(&context->device);
 	if (device < 0 || device >= NVS_MAX_DEVICES)
 		return false;
+	calibrate(context, stream);
 	struct nvs_sample *sample = take_sample(context, stream);
 	if (sample == NULL)
 		return false;
 	struct device_meter *meter = &meters[device];
+	sample->begun_at = nvs_now_ns();
 	sample->count = count - atomic_load(&self->accounted);
 	sample->since = self->sampled_at;
-	self->sampled_at = nvs_now_ns();
+	self->sampled_at = sample->begun_at;
 	self->sample = sample;
 	self->next_sample = count + next_stride(meter, self) - 1;
 	atomic_fetch_add(&meter->submissions, sample->count);
@@ -139,12 +172,28 @@ uint32_t nvs_meter_begin(struct nvs_thread *self, CUstream stream)
 	return begun ? NVS_MEASURED : 0;
 }
 
+/* Where nothing was before it, the GPU passed the first event and then waited for the call. */
+static uint64_t late_by(const struct nvs_sample *sample)
+{
+	uint64_t call = nvs_now_ns() - sample->begun_at;
+	if (call > LATE_MAX_NS)
+		return 0;
+	CUstreamCaptureMode mode = nvs_relax();
+	bool passed = nvs_real.cuEventQuery(sample->begin) == CUDA_SUCCESS;
+	nvs_unrelax(mode);
+	return passed ? call : 0;
+}
+
 void nvs_meter_end(struct nvs_thread *self, CUstream stream)
 {
 	struct nvs_sample *sample = self->sample;
 	self->sample = NULL;
 	/* A capture that began meanwhile is left in peace: the legacy stream is not touched, and the sample is lost. */
-	bool ended = atomic_load(&nvs_captures) == 0 && nvs_real.cuEventRecord(sample->end, stream) == CUDA_SUCCESS;
+	bool ended = atomic_load(&nvs_captures) == 0;
+	if (ended) {
+		sample->late = late_by(sample);
+		ended = nvs_real.cuEventRecord(sample->end, stream) == CUDA_SUCCESS;
+	}
 	if (ended)
 		atomic_store(&sample->state, NVS_SAMPLE_PENDING);
 	else
@@ -153,21 +202,34 @@ void nvs_meter_end(struct nvs_thread *self, CUstream stream)
 
 /* ---- what the samples say ---- */
 
-static uint32_t window_for(uint64_t cost_ns)
+/* Rather rounded up: of the oldest one only a part is left. A few samples are not believed to the full. */
+static uint32_t window_for(const struct device_meter *meter, uint64_t recent_ns)
 {
-	return cost_ns == 0 ? WINDOW_UNKNOWN : (uint32_t)clamp(atomic_load(&budget_ns) / cost_ns, 1, NVS_WINDOW_MAX);
+	uint64_t cost = atomic_load_explicit(&meter->cost_ns, memory_order_relaxed);
+	cost = cost > recent_ns ? cost : recent_ns;
+	uint32_t samples = atomic_load_explicit(&meter->samples, memory_order_relaxed);
+	uint64_t most = atomic_load_explicit(&window_max, memory_order_relaxed);
+	if (cost == 0)
+		return WINDOW_UNKNOWN;
+	most = clamp((uint64_t)WINDOW_UNKNOWN << samples, 1, most);
+	return (uint32_t)clamp((atomic_load(&budget_ns) + cost * 3 / 4) / cost, 1, most);
 }
 
-uint32_t nvs_meter_window(CUdevice device)
+uint64_t nvs_meter_cost(CUdevice device)
+{
+	return device < 0 || device >= NVS_MAX_DEVICES ? 0 : atomic_load(&meters[device].cost_ns);
+}
+
+uint32_t nvs_meter_window(CUdevice device, uint64_t recent_ns)
 {
 	if (device < 0 || device >= NVS_MAX_DEVICES)
 		return NVS_WINDOW_MAX;
-	return window_for(atomic_load_explicit(&meters[device].cost_ns, memory_order_relaxed));
+	return window_for(&meters[device], recent_ns);
 }
 
 static void log_window(struct device_meter *meter)
 {
-	uint32_t window = window_for(atomic_load(&meter->cost_ns));
+	uint32_t window = window_for(meter, 0);
 	uint32_t logged = meter->window_logged != 0 ? meter->window_logged : NVS_WINDOW_MAX;
 	if (window < 2 * logged && logged < 2 * window)
 		return;
@@ -183,12 +245,22 @@ static void average(_Atomic uint64_t *mean, uint64_t value, int over)
 	atomic_store(mean, after != 0 ? after : 1);
 }
 
+/* The first launch of a kernel, which loads it, says nothing about those that follow. Later a mean is a mean. */
+static void average_cost(struct device_meter *meter, uint64_t cost)
+{
+	uint64_t before = atomic_load(&meter->cost_ns);
+	uint64_t plain = before != 0 ? clamp(cost, 0, before * COST_SPIKE) : cost;
+	uint32_t samples = (uint32_t)clamp(atomic_load(&meter->samples) + 1, 1, COST_OVER);
+	atomic_store(&meter->samples, samples);
+	average(&meter->cost_ns, plain, samples <= AVERAGE_OVER && plain < before ? 2 : (int)samples);
+}
+
 /* Billed is the estimate, but no more than the clock allows since these submissions began: streams that overlap, and a
  * few samples that say too much, never add up to more than the time that passed. */
 static void account(struct device_meter *meter, const struct nvs_sample *sample, uint64_t cost)
 {
 	uint64_t typical = atomic_load(&meter->typical_ns);
-	average(&meter->cost_ns, cost, AVERAGE_OVER);
+	average_cost(meter, cost);
 	/* Quickly down: the first launch of a kernel, which loads it, says nothing about those that follow. */
 	uint64_t plain = typical != 0 ? clamp(cost, 0, typical * SPIKE) : cost;
 	average(&meter->typical_ns, plain, plain < typical ? 2 : AVERAGE_OVER);
@@ -197,7 +269,21 @@ static void account(struct device_meter *meter, const struct nvs_sample *sample,
 	uint64_t room = now > start ? now - start : 0;
 	uint64_t bill = clamp(sample->count * cost, 0, room);
 	meter->billed_until = start + bill;
-	atomic_fetch_add(&meter->occupied_ns, bill);
+	atomic_fetch_add(&meter->busy_ns, bill);
+	if (!atomic_load(&meter->by_turns))
+		atomic_fetch_add(&meter->occupied_ns, bill);
+}
+
+/* Of the work alone: without what the events cost, and without what the GPU waited for the host. */
+static void take_account(struct nvs_context *context, const struct nvs_sample *sample, uint64_t elapsed)
+{
+	if (sample->empty) {
+		context->overhead = context->overhead == 0 || elapsed < context->overhead ? elapsed : context->overhead;
+		return;
+	}
+	uint64_t extra = sample->late > context->overhead ? sample->late : context->overhead;
+	uint64_t cost = elapsed > extra + SHORTEST_NS ? elapsed - extra : SHORTEST_NS;
+	account(&meters[atomic_load(&context->device)], sample, cost);
 }
 
 /* False when the sample's work is still under way. */
@@ -210,7 +296,7 @@ static bool reap_sample(struct nvs_context *context, struct nvs_sample *sample)
 	if (done == CUDA_SUCCESS)
 		done = nvs_real.cuEventElapsedTime(&ms, sample->begin, sample->end);
 	if (done == CUDA_SUCCESS && ms >= 0)
-		account(&meters[atomic_load(&context->device)], sample, (uint64_t)((double)ms * (double)NVS_NS_PER_MS));
+		take_account(context, sample, (uint64_t)((double)ms * (double)NVS_NS_PER_MS));
 	free_sample(context, sample);
 	return true;
 }
@@ -233,7 +319,7 @@ static bool reap_context(struct nvs_context *context)
 			context->reaped = i + 1;
 	}
 	struct device_meter *meter = &meters[atomic_load(&context->device)];
-	if (atomic_load(&nvs_gate) == NVS_GATE_PACED && atomic_load(&meter->cost_ns) != 0)
+	if (nvs_gate_state() == NVS_GATE_PACED && atomic_load(&meter->cost_ns) != 0)
 		log_window(meter);
 	return true;
 }
@@ -274,13 +360,35 @@ void nvs_meter_usage(CUdevice device, struct nvs_usage_counters *out)
 	while (submissions > reported && !atomic_compare_exchange_weak(&meter->reported, &reported, submissions))
 		;
 	out->submissions = submissions > reported ? submissions : reported;
-	if (atomic_load(&nvs_gate) == NVS_GATE_PACED)
-		out->window = nvs_meter_window(device);
+	if (nvs_gate_state() == NVS_GATE_PACED)
+		out->window = nvs_meter_window(device, 0);
 }
 
 void nvs_pace_set_budget(uint64_t budget_us)
 {
-	atomic_store(&budget_ns, budget_us * NVS_NS_PER_US);
+	atomic_store(&budget_ns, (budget_us != 0 ? budget_us : BUDGET_US) * NVS_NS_PER_US);
+	atomic_store(&window_max, budget_us != 0 ? WINDOW_SMALL : NVS_WINDOW_MAX);
+}
+
+uint64_t nvs_meter_busy_us(CUdevice device)
+{
+	if (device < 0 || device >= NVS_MAX_DEVICES)
+		return 0;
+	const struct device_meter *meter = &meters[device];
+	uint64_t rest = nvs_gate_unaccounted(device) * atomic_load(&meter->cost_ns);
+	return (atomic_load(&meter->busy_ns) + rest) / NVS_NS_PER_US;
+}
+
+void nvs_meter_by_turns(CUdevice device, bool on)
+{
+	if (device >= 0 && device < NVS_MAX_DEVICES)
+		atomic_store(&meters[device].by_turns, on);
+}
+
+void nvs_meter_used(CUdevice device, uint64_t ns)
+{
+	if (device >= 0 && device < NVS_MAX_DEVICES)
+		atomic_fetch_add(&meters[device].occupied_ns, ns);
 }
 
 void nvs_meter_stop(void)

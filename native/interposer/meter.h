@@ -22,6 +22,11 @@ struct nvs_usage_counters {
 void nvs_meter_poll(void);
 bool nvs_meter_pending(void); /* samples under way? */
 void nvs_meter_usage(CUdevice device, struct nvs_usage_counters *out);
+/* For how long the GPU was at work for this process, estimated, cumulative; what is not sampled yet included. */
+uint64_t nvs_meter_busy_us(CUdevice device);
+/* From now on occupied time is what nvs_meter_used says, instead of what the samples say; or no longer. */
+void nvs_meter_by_turns(CUdevice device, bool on);
+void nvs_meter_used(CUdevice device, uint64_t ns);
 
 /* The process is about to exit: the driver may vanish, so the link thread leaves it alone from now on. */
 void nvs_meter_stop(void);
@@ -43,11 +48,20 @@ void nvs_meter_end(struct nvs_thread *self, CUstream stream);
 struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32_t *duty);
 void nvs_pace_wait(struct nvs_pace *pace);
 void nvs_pace_mark(struct nvs_thread *self, CUstream stream);
+/* Threads that wait for the GPU to catch up. */
+uint32_t nvs_pace_waiting(void);
+void nvs_pace_after_fork(void);
+/* How long the work in flight takes, as far as markers tell, ns; not while a submission passes. */
+uint64_t nvs_pace_pending(void);
 
-/* Submissions that may be in flight on the device while PACED. */
-uint32_t nvs_meter_window(CUdevice device);
+/* What a submission takes, ns (0: not known), and how many may be in flight while PACED, if they take `recent_ns` now
+ * in case that is more. */
+uint32_t nvs_meter_window(CUdevice device, uint64_t recent_ns);
+uint64_t nvs_meter_cost(CUdevice device);
+/* About so many, a quarter more or less, so that what goes round in a loop is not met at the same place for ever. */
+uint64_t nvs_meter_vary(struct nvs_thread *self, uint64_t stride);
 
-/* Work in flight to aim for while PACED. */
+/* Work in flight to aim for while PACED; 0: as long as nobody says otherwise. */
 void nvs_pace_set_budget(uint64_t budget_us);
 
 void nvs_meter_after_fork(void);

@@ -1,51 +1,194 @@
-/* Flow control by time in flight, while the gate is PACED: every half window a marker event goes into the stream, and
- * the next one waits until the older of the two markers has been reached. So at most about a window is in flight, and
- * while a thread waits the GPU still has half of it. How long a wait took is nobody's business: the window follows from
- * the cost of submissions alone, so that a switch can never make it collapse. */
+/* Flow control by time in flight, while the gate is PACED. A thread that comes is told how many submissions it may make
+ * before it has to come again, an eighth of a window, and puts a marker event behind the first of them. When all
+ * markers of the window are in use it waits for the oldest. So at most about a window is in flight, and while a thread
+ * waits the GPU still has nearly all of it. How long a wait took is nobody's business: the window follows from the cost
+ * of submissions alone, so that a switch can never make it collapse. */
+#include "clock.h"
+#include "gate.h"
 #include "meter.h"
 #include "resolve.h"
 #include "streams.h"
 
+#define BATCH_UNKNOWN 16u /* where no marker can be set: in a capture, or in a context that cannot be told */
+#define SPIN_NS (150 * NVS_NS_PER_US)
+#define AVERAGE_BATCHES 16
+#define DOZE_NS (300 * NVS_NS_PER_US)
+
+static _Atomic uint32_t waiting;
+
+uint32_t nvs_pace_waiting(void)
+{
+	return atomic_load(&waiting);
+}
+
+void nvs_pace_after_fork(void)
+{
+	atomic_store(&waiting, 0);
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Of a submission, ns. The lock is held. */
+static uint64_t cost_in(const struct nvs_pace *pace)
+{
+	uint64_t sampled = nvs_meter_cost(atomic_load(&pace->context->device));
+	return larger(sampled, larger(pace->average_ns, pace->recent_ns));
+}
+
+/* The lock is held. */
+static bool reached(const struct nvs_marker *marker)
+{
+	return marker->state == NVS_MARKER_FREE ||
+	       (marker->state == NVS_MARKER_RECORDED && nvs_real.cuEventQuery(marker->event) != CUDA_ERROR_NOT_READY);
+}
+
+/* A marker that can be set, if fewer than so many are in use; else NULL. The lock is held. */
+static struct nvs_marker *unused_marker(struct nvs_pace *pace, uint32_t most)
+{
+	struct nvs_marker *found = NULL;
+	uint32_t used = 0;
+	for (uint32_t i = 0; i < NVS_MARKERS; i++)
+		if (pace->markers[i].state == NVS_MARKER_FREE)
+			found = &pace->markers[i];
+		else
+			used++;
+	return used < most ? found : NULL;
+}
+
+/* The same, after those that the GPU has reached have been taken back. The lock is held. */
+static struct nvs_marker *free_marker(struct nvs_pace *pace, uint32_t most)
+{
+	struct nvs_marker *marker = unused_marker(pace, most);
+	if (marker != NULL)
+		return marker;
+	uint32_t freed = 0;
+	CUstreamCaptureMode mode = nvs_relax();
+	for (uint32_t i = 0; i < NVS_MARKERS; i++)
+		if (pace->markers[i].state != NVS_MARKER_FREE && reached(&pace->markers[i])) {
+			pace->markers[i].state = NVS_MARKER_FREE;
+			freed++;
+		}
+	nvs_unrelax(mode);
+	if (freed > 1 && freed > most / 2) { /* the GPU has caught up, while one of them was waited for: more may go */
+		pace->recent_ns = pace->waited = 0;
+		pace->average_ns /= 2;
+	}
+	return unused_marker(pace, most);
+}
+
+/* Of those in a stream; NULL when there is none. The lock is held. */
+static struct nvs_marker *oldest_marker(struct nvs_pace *pace)
+{
+	struct nvs_marker *oldest = NULL;
+	for (uint32_t i = 0; i < NVS_MARKERS; i++) {
+		struct nvs_marker *marker = &pace->markers[i];
+		if (marker->state == NVS_MARKER_RECORDED && (oldest == NULL || marker->before < oldest->before))
+			oldest = marker;
+	}
+	return oldest;
+}
+
+static void take(struct nvs_thread *self, struct nvs_pace *pace, struct nvs_marker *marker, uint32_t batch)
+{
+	marker->state = NVS_MARKER_TAKEN;
+	marker->count = batch;
+	marker->before = pace->admitted += batch;
+	self->pace = pace;
+	self->marker = (uint32_t)(marker - pace->markers);
+}
+
 struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32_t *duty)
 {
+	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed);
 	struct nvs_context *context = atomic_load(&nvs_captures) == 0 ? nvs_context_of(stream) : NULL;
 	*duty = 0;
-	if (context == NULL)
+	if (context == NULL) {
+		self->next_pace = count + BATCH_UNKNOWN;
 		return NULL;
-	struct nvs_pace *pace = &context->pace;
-	uint32_t half = nvs_meter_window(atomic_load(&context->device)) / 2;
-	pthread_mutex_lock(&pace->lock);
-	bool crowded = false;
-	if (++pace->since >= half) {
-		uint32_t older = pace->next;
-		crowded = pace->state[older] == NVS_MARKER_RECORDED &&
-			  nvs_real.cuEventQuery(pace->marker[older]) == CUDA_ERROR_NOT_READY;
-		if (crowded) {
-			pace->since--;
-		} else if (pace->state[older] != NVS_MARKER_TAKEN) { /* else its thread is between gate and stream */
-			pace->state[older] = NVS_MARKER_TAKEN;
-			pace->next = older ^ 1;
-			pace->since = 0;
-			self->pace = pace;
-			self->marker = older;
-			*duty = NVS_MARKER;
-		}
 	}
+	struct nvs_pace *pace = &context->pace;
+	pthread_mutex_lock(&pace->lock);
+	uint32_t window = nvs_meter_window(atomic_load(&context->device), cost_in(pace));
+	uint32_t batch = window > NVS_MARKERS ? window / NVS_MARKERS : 1;
+	struct nvs_marker *marker = free_marker(pace, window < NVS_MARKERS ? window : NVS_MARKERS);
+	/* Without one in a stream there is nothing to wait for: their threads are between gate and stream. */
+	bool crowded = marker == NULL && oldest_marker(pace) != NULL;
+	if (marker != NULL)
+		take(self, pace, marker, batch);
 	pthread_mutex_unlock(&pace->lock);
-	return crowded ? pace : NULL;
+	if (crowded)
+		return pace;
+	*duty = marker != NULL ? NVS_MARKER : 0;
+	self->next_pace = count + (marker != NULL ? nvs_meter_vary(self, batch) : 1);
+	return NULL;
+}
+
+/* ---- waiting for the GPU ---- */
+
+/* A kernel longer than the budget is alone in flight: the GPU idles until the thread has seen its end and submits the
+ * next one. So the end, which can be foreseen, is not slept through. */
+static void watch_end(CUevent marker, uint64_t foreseen)
+{
+	uint64_t now = nvs_now_ns();
+	while (now + SPIN_NS < foreseen && nvs_real.cuEventQuery(marker) == CUDA_ERROR_NOT_READY) {
+		uint64_t rest = foreseen - SPIN_NS - now;
+		nvs_sleep_ns(rest < DOZE_NS ? rest : DOZE_NS);
+		now = nvs_now_ns();
+	}
+	for (uint64_t until = now + 2 * SPIN_NS; now < until; now = nvs_now_ns())
+		if (nvs_real.cuEventQuery(marker) != CUDA_ERROR_NOT_READY)
+			return;
+}
+
+/* A marker was waited for until now. If an earlier one was too, within the same turn, and the GPU has not caught up
+ * since, it had work all the time: what was submitted between the two took that long. Unlike samples this misses
+ * nothing, and tells at once. The lock is held. */
+static void learn(struct nvs_pace *pace, const struct nvs_marker *marker, uint32_t word)
+{
+	uint64_t now = nvs_now_ns();
+	if (pace->waited != 0 && word == pace->word) {
+		if (marker->before <= pace->waited)
+			return; /* another thread was quicker */
+		pace->recent_ns = (now - pace->reached_at) / (marker->before - pace->waited);
+		int64_t step = ((int64_t)pace->recent_ns - (int64_t)pace->average_ns) / AVERAGE_BATCHES;
+		pace->average_ns = (uint64_t)((int64_t)pace->average_ns + step);
+	}
+	pace->waited = marker->before;
+	pace->reached_at = now;
+	pace->word = word;
 }
 
 void nvs_pace_wait(struct nvs_pace *pace)
 {
+	CUdevice device = atomic_load(&pace->context->device);
+	uint32_t word = atomic_load(&nvs_gate);
+	struct nvs_marker marker = {0};
 	pthread_mutex_lock(&pace->lock);
-	CUevent older = pace->state[pace->next] == NVS_MARKER_RECORDED ? pace->marker[pace->next] : NULL;
+	const struct nvs_marker *oldest = oldest_marker(pace);
+	if (oldest != NULL)
+		marker = *oldest;
+	bool alone = nvs_meter_window(device, cost_in(pace)) == 1;
+	uint64_t cost = cost_in(pace);
 	pthread_mutex_unlock(&pace->lock);
-	if (older == NULL)
+	if (marker.event == NULL)
 		return;
+	atomic_fetch_add(&waiting, 1);
 	CUstreamCaptureMode mode = nvs_relax();
-	nvs_real.cuEventSynchronize(older);
+	if (alone)
+		watch_end(marker.event, marker.set_at + cost);
+	nvs_real.cuEventSynchronize(marker.event);
 	nvs_unrelax(mode);
+	atomic_fetch_sub(&waiting, 1);
+	pthread_mutex_lock(&pace->lock);
+	if (word == atomic_load(&nvs_gate))
+		learn(pace, &marker, word);
+	pthread_mutex_unlock(&pace->lock);
 }
+
+/* ---- markers ---- */
 
 /* The marker is this thread's alone until it says what became of it. */
 static bool record_marker(struct nvs_pace *pace, CUevent *marker, CUstream stream)
@@ -67,8 +210,47 @@ static bool record_marker(struct nvs_pace *pace, CUevent *marker, CUstream strea
 void nvs_pace_mark(struct nvs_thread *self, CUstream stream)
 {
 	struct nvs_pace *pace = self->pace;
-	bool recorded = record_marker(pace, &pace->marker[self->marker], stream);
+	struct nvs_marker *marker = &pace->markers[self->marker];
+	CUevent event = marker->event;
+	bool recorded = record_marker(pace, &event, stream);
 	pthread_mutex_lock(&pace->lock);
-	pace->state[self->marker] = recorded ? NVS_MARKER_RECORDED : NVS_MARKER_FREE;
+	marker->event = event;
+	marker->set_at = nvs_now_ns();
+	marker->state = recorded ? NVS_MARKER_RECORDED : NVS_MARKER_FREE;
 	pthread_mutex_unlock(&pace->lock);
+}
+
+static uint64_t most_pending; /* of those visited, ns; guarded by nvs_streams_lock */
+
+static bool look_at_pending(struct nvs_context *context)
+{
+	uint64_t rest = 0, since = 0;
+	uint32_t ahead = 0;
+	struct nvs_pace *pace = &context->pace;
+	pthread_mutex_lock(&pace->lock);
+	uint64_t cost = cost_in(pace);
+	for (uint32_t i = 0; i < NVS_MARKERS; i++) {
+		if (reached(&pace->markers[i]))
+			continue;
+		rest += pace->markers[i].count * cost;
+		since = pace->markers[i].set_at;
+		ahead++;
+	}
+	pthread_mutex_unlock(&pace->lock);
+	/* Of several it is not known since when the first one runs. */
+	uint64_t run = ahead == 1 && since != 0 ? nvs_now_ns() - since : 0;
+	rest = rest > run ? rest - run : 0;
+	most_pending = larger(rest, most_pending);
+	return true;
+}
+
+uint64_t nvs_pace_pending(void)
+{
+	pthread_mutex_lock(&nvs_streams_lock);
+	most_pending = 0;
+	if (!atomic_load(&nvs_exiting))
+		nvs_each_context(look_at_pending);
+	uint64_t pending = most_pending;
+	pthread_mutex_unlock(&nvs_streams_lock);
+	return pending;
 }

@@ -136,12 +136,12 @@ static void forget_context(struct nvs_context *context)
 		atomic_store(&sample->state, NVS_SAMPLE_FREE);
 	}
 	atomic_store(&context->under_way, 0);
+	atomic_store(&context->calibrated, 0);
+	context->overhead = 0;
 	pthread_mutex_lock(&context->pace.lock);
-	for (int i = 0; i < 2; i++) {
-		context->pace.marker[i] = NULL;
-		context->pace.state[i] = NVS_MARKER_FREE;
-	}
-	context->pace.since = 0;
+	for (uint32_t i = 0; i < NVS_MARKERS; i++)
+		context->pace.markers[i] = (struct nvs_marker){0};
+	context->pace.average_ns = context->pace.recent_ns = context->pace.waited = 0;
 	pthread_mutex_unlock(&context->pace.lock);
 }
 

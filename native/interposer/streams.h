@@ -19,6 +19,9 @@ struct nvs_sample {
 	_Atomic uint32_t state;
 	struct nvs_context *context;
 	CUevent begin, end; /* made at first use */
+	bool empty;         /* nothing between them: what the events themselves cost */
+	uint64_t begun_at;  /* `begin` was recorded, ns */
+	uint64_t late;      /* the GPU waited so long for the host between them, ns */
 	uint64_t count;     /* submissions that this one stands for */
 	uint64_t since;     /* when the first of them may have been submitted, ns */
 };
@@ -26,13 +29,27 @@ struct nvs_sample {
 /* A marker is free, or in the hands of the thread that was told to record it, or recorded in a stream. */
 enum nvs_marker_state { NVS_MARKER_FREE, NVS_MARKER_TAKEN, NVS_MARKER_RECORDED };
 
-/* Flow control: two markers, half a window apart, so that the GPU always has work while one of them is waited for. */
+#define NVS_MARKERS 8u
+
+struct nvs_marker {
+	CUevent event; /* made at first use */
+	enum nvs_marker_state state;
+	uint32_t count;  /* submissions that it stands for */
+	uint64_t before; /* submissions before those */
+	uint64_t set_at; /* ns */
+};
+
+/* Flow control: so many markers in a window that the GPU has work while one of them is waited for. */
 struct nvs_pace {
 	pthread_mutex_t lock;
-	uint32_t since;    /* submissions since the last marker was assigned */
-	uint32_t next;     /* the older marker: assigned next */
-	CUevent marker[2]; /* made at first use */
-	enum nvs_marker_state state[2];
+	struct nvs_marker markers[NVS_MARKERS];
+	uint64_t admitted;   /* submissions */
+	uint64_t average_ns; /* of a submission, while the GPU was behind */
+	uint64_t recent_ns;  /* the last of these, as long as it is; else 0 */
+	/* The last marker that was waited for, since the GPU had caught up. */
+	uint64_t waited;     /* its `before`; 0: none */
+	uint64_t reached_at; /* ns */
+	uint32_t word;       /* of the gate, then */
 	struct nvs_context *context;
 };
 
@@ -53,6 +70,8 @@ struct nvs_context {
 	_Atomic uint32_t next_sample; /* to be taken; all before `reaped` are free. Both count on, over the ring */
 	uint32_t reaped;              /* guarded by nvs_streams_lock */
 	_Atomic uint32_t under_way;   /* samples that are not free */
+	_Atomic uint32_t calibrated;  /* empty samples begun */
+	uint64_t overhead;            /* the least that one of them took, ns. Guarded by nvs_streams_lock */
 	struct nvs_sample samples[NVS_SAMPLES];
 	struct nvs_pace pace;
 	struct nvs_context *next;

@@ -16,6 +16,7 @@ static struct {
 	char path[108];
 	int listening, client;
 	uint32_t sent, received;
+	uint32_t length; /* of the last payload received */
 } scheduler = {.listening = -1, .client = -1};
 
 static inline void scheduler_listen(void)
@@ -54,22 +55,31 @@ static inline void scheduler_send(uint16_t type, const void *payload, size_t siz
 		scheduler_send(type, &message, sizeof(message));                                                       \
 	} while (0)
 
-/* The next frame of this type; USAGE may come at any time and is skipped, anything else out of order fails. */
-static inline void scheduler_expect(uint16_t type, void *payload, size_t size)
+/* The next frame, whatever it is: its type; of the payload as much as fits. */
+static inline uint16_t scheduler_receive(void *payload, size_t size)
 {
 	struct nvs_header header;
 	uint8_t bytes[4096];
-	do {
-		CHECK(recv(scheduler.client, &header, sizeof(header), MSG_WAITALL) == sizeof(header));
-		CHECK(header.magic == NVS_MAGIC && header.version == NVS_VERSION && header.length <= sizeof(bytes));
-		CHECK(header.sequence == ++scheduler.received);
-		CHECK(header.length == 0 ||
-			recv(scheduler.client, bytes, header.length, MSG_WAITALL) == (ssize_t)header.length);
-	} while (header.type == NVS_USAGE && type != NVS_USAGE);
-	if (header.type != type)
-		fprintf(stderr, "expected message %u, got %u\n", type, header.type);
-	CHECK(header.type == type && header.length >= size);
-	memcpy(payload, bytes, size);
+	CHECK(recv(scheduler.client, &header, sizeof(header), MSG_WAITALL) == sizeof(header));
+	CHECK(header.magic == NVS_MAGIC && header.version == NVS_VERSION && header.length <= sizeof(bytes));
+	CHECK(header.sequence == ++scheduler.received);
+	CHECK(header.length == 0 ||
+		recv(scheduler.client, bytes, header.length, MSG_WAITALL) == (ssize_t)header.length);
+	memcpy(payload, bytes, size < header.length ? size : header.length);
+	scheduler.length = header.length;
+	return header.type;
+}
+
+/* The next frame of this type; USAGE may come at any time and is skipped, anything else out of order fails. */
+static inline void scheduler_expect(uint16_t type, void *payload, size_t size)
+{
+	uint16_t got;
+	do
+		got = scheduler_receive(payload, size);
+	while (got == NVS_USAGE && type != NVS_USAGE);
+	if (got != type)
+		fprintf(stderr, "expected message %u, got %u\n", type, got);
+	CHECK(got == type && scheduler.length >= size);
 }
 
 /* Nothing comes for a while; USAGE does not count. */

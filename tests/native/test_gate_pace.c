@@ -18,6 +18,10 @@ void nvs_link_active(void)
 {
 }
 
+void nvs_link_wake(void)
+{
+}
+
 /* Forget what is known, then measure a few kernels of this cost. */
 static void learn_cost(uint64_t cost_ns)
 {
@@ -27,7 +31,7 @@ static void learn_cost(uint64_t cost_ns)
 	fake.cost = cost_ns;
 	for (int i = 0; i < 8; i++) {
 		if (nvs_self != NULL)
-			nvs_self->next_sample = nvs_self->submissions;
+			nvs_self->next_sample = nvs_self->next_stop = nvs_self->submissions;
 		fake_submit(NULL);
 		CHECK(nvs_gate_drain(60000));
 		nvs_meter_poll();
@@ -72,13 +76,41 @@ static void a_long_kernel_has_a_window_of_one(void)
 	learn_cost(20 * NVS_NS_PER_MS);
 	nvs_pace_set_budget(8000);
 	nvs_gate_open(NVS_GATE_PACED);
-	/* WHEN they are submitted, THEN one runs and one waits behind it */
-	CHECK(nvs_meter_window(0) == 1);
+	/* WHEN they are submitted, THEN each waits for the one before it */
+	CHECK(nvs_meter_window(0, 0) == 1);
 	fake.most_in_flight = 0;
 	for (int i = 0; i < 8; i++)
 		fake_submit(NULL);
-	CHECK(fake.most_in_flight <= 3);
+	CHECK(fake.most_in_flight == 1);
 	CHECK(nvs_gate_close(60000, NULL));
+	nvs_gate_open(NVS_GATE_OPEN);
+}
+
+static void longer_kernels_are_noticed_before_any_sample_of_them(void)
+{
+	/* GIVEN a window for short kernels, and no sample to come */
+	learn_cost(10 * NVS_NS_PER_US);
+	nvs_pace_set_budget(4000);
+	nvs_gate_open(NVS_GATE_PACED);
+	nvs_self->next_sample = nvs_self->next_stop = UINT64_MAX;
+	/* WHEN they are a hundred times as long */
+	fake.cost = NVS_NS_PER_MS;
+	for (int i = 0; i < 300; i++)
+		fake_submit(NULL);
+	/* THEN after one window of them few are in flight, but for those that the GPU needs not to run dry */
+	pthread_mutex_lock(&fake.lock);
+	uint64_t in_flight = fake_in_flight();
+	pthread_mutex_unlock(&fake.lock);
+	CHECK(in_flight >= 1 && in_flight <= 8);
+	/* AND when they are short again, many may go soon */
+	fake.cost = 10 * NVS_NS_PER_US;
+	fake.most_in_flight = 0;
+	for (int i = 0; i < 3000; i++)
+		fake_submit(NULL);
+	CHECK(fake.most_in_flight >= 16);
+	nvs_self->next_sample = nvs_self->next_stop = nvs_self->submissions;
+	CHECK(nvs_gate_close(60000, NULL));
+	nvs_pace_set_budget(0);
 	nvs_gate_open(NVS_GATE_OPEN);
 }
 
@@ -88,7 +120,7 @@ static void a_slow_wait_does_not_shrink_the_window(void)
 	learn_cost(NVS_NS_PER_MS);
 	nvs_pace_set_budget(50000);
 	nvs_gate_open(NVS_GATE_PACED);
-	uint32_t before = nvs_meter_window(0);
+	uint32_t before = nvs_meter_window(0, 0);
 	/* WHEN the gate is shut for a hundred times what the window holds, with a submitter waiting */
 	fake_submit(NULL);
 	CHECK(nvs_gate_close(60000, NULL));
@@ -99,16 +131,16 @@ static void a_slow_wait_does_not_shrink_the_window(void)
 	CHECK(nvs_gate_drain(60000));
 	nvs_meter_poll();
 	/* THEN the window is the same */
-	CHECK(nvs_meter_window(0) * 10 >= before * 9);
+	CHECK(nvs_meter_window(0, 0) * 10 >= before * 9);
 	nvs_gate_open(NVS_GATE_OPEN);
 }
 
 static void a_marker_belongs_to_one_thread_until_it_is_recorded(void)
 {
-	/* GIVEN a window of one, so that each submission is told to mark, and two threads between gate and stream */
+	/* GIVEN a window of two, so that each submission is told to mark, and two threads between gate and stream */
 	struct nvs_thread first = {0}, second = {0}, third = {0};
 	uint32_t duty;
-	learn_cost(20 * NVS_NS_PER_MS);
+	learn_cost(4 * NVS_NS_PER_MS);
 	nvs_pace_set_budget(8000);
 	CHECK(nvs_pace_admit(&first, NULL, &duty) == NULL && duty == NVS_MARKER);
 	CHECK(nvs_pace_admit(&second, NULL, &duty) == NULL && duty == NVS_MARKER);
@@ -129,7 +161,8 @@ static void occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_a
 	/* GIVEN kernels of a known cost, back to back */
 	struct nvs_usage_counters before, after;
 	learn_cost(200 * NVS_NS_PER_US);
-	nvs_self->next_sample = nvs_self->submissions; /* all of them belong to samples taken here */
+	nvs_self->next_sample = nvs_self->next_stop =
+		nvs_self->submissions; /* all of them belong to samples taken here */
 	nvs_meter_usage(0, &before);
 	uint64_t start = nvs_now_ns();
 	for (int i = 0; i < 1000; i++)
@@ -172,6 +205,7 @@ int main(void)
 	free_running_work_has_no_bound();
 	paced_work_stays_within_the_budget();
 	a_long_kernel_has_a_window_of_one();
+	longer_kernels_are_noticed_before_any_sample_of_them();
 	a_slow_wait_does_not_shrink_the_window();
 	a_marker_belongs_to_one_thread_until_it_is_recorded();
 	occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_allows();

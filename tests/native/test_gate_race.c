@@ -25,6 +25,10 @@ void nvs_link_active(void)
 {
 }
 
+void nvs_link_wake(void)
+{
+}
+
 static CUresult launch_touches_memory(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
 	unsigned bz, unsigned shared, CUstream stream, void **params, void **extra)
 {

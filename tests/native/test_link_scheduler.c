@@ -1,130 +1,10 @@
 /* The link against a scripted scheduler: who may submit when, what is told and asked, and what happens when it goes
  * away. */
-#include "fake_scheduler.h"
+#include "link_fixture.h"
 
 #include <fcntl.h>
-#include <sys/wait.h>
-
-#include "../../native/interposer/gate.c"
-#include "../../native/interposer/meter.c"
-#include "../../native/interposer/pace.c"
-#include "../../native/interposer/streams.c"
-#include "../../native/interposer/drain.c"
-#include "../../native/interposer/submit.c"
-#include "../../native/interposer/log.c"
-#include "../../native/interposer/env.c"
-#include "../../native/interposer/residency.c"
-#include "../../native/interposer/residency_moves.c"
-#include "../../native/interposer/helper_thread.c"
-#include "../../native/interposer/link.c"
-#include "../../native/interposer/link_turns.c"
-#include "../../native/interposer/link_socket.c"
-#include "../../native/interposer/link_thread.c"
-
-#define MIB 1048576ull
-#define ID 0x1234abcd5678ef00ull
 
 static bool resident; /* the last answer to a request */
-
-struct hello {
-	struct nvs_register fields;
-	struct nvs_gpu_entry gpus[2];
-};
-
-static void *attach_device(void *device)
-{
-	return (void *)(intptr_t)nvs_link_attach((CUdevice)(intptr_t)device);
-}
-
-static pthread_t start_attach(CUdevice device)
-{
-	pthread_t thread_of_test;
-	CHECK(pthread_create(&thread_of_test, NULL, attach_device, (void *)(intptr_t)device) == 0);
-	return thread_of_test;
-}
-
-static CUresult result_of(pthread_t thread_of_test)
-{
-	void *result;
-	CHECK(pthread_join(thread_of_test, &result) == 0);
-	return (CUresult)(intptr_t)result;
-}
-
-static void send_limit(uint32_t gpu, uint64_t limit, uint64_t card)
-{
-	SCHEDULER_SEND(
-		NVS_UPDATE_LIMIT, struct nvs_update_limit message = {.gpu = gpu, .mem_limit = limit, .card = card});
-}
-
-static struct hello accept_client(uint16_t answer)
-{
-	struct hello hello = {0};
-	scheduler_accept();
-	scheduler_expect(NVS_REGISTER, &hello, sizeof(hello.fields) + sizeof(hello.gpus[0]));
-	SCHEDULER_SEND(answer, struct nvs_sched_on message = {.client_id = ID});
-	send_limit(0, 1024 * MIB, 15000 * MIB);
-	return hello;
-}
-
-/* A process with one GPU, registered. */
-static struct hello registered(uint16_t answer)
-{
-	scheduler_listen();
-	pthread_t attaching = start_attach(0);
-	struct hello hello = accept_client(answer);
-	CHECK(result_of(attaching) == CUDA_SUCCESS);
-	return hello;
-}
-
-static _Atomic int landed;
-
-static void *submit_and_count(void *count)
-{
-	for (intptr_t i = 0; i < (intptr_t)count; i++) {
-		CHECK(fake_submit(NULL) == CUDA_SUCCESS);
-		atomic_fetch_add(&landed, 1);
-	}
-	return NULL;
-}
-
-static pthread_t start_submitting(intptr_t count)
-{
-	pthread_t submitter;
-	CHECK(pthread_create(&submitter, NULL, submit_and_count, (void *)count) == 0);
-	return submitter;
-}
-
-static void grant(uint32_t gpu, uint64_t number, uint32_t flags, uint32_t quantum_ms)
-{
-	SCHEDULER_SEND(NVS_LOCK_OK,
-		struct nvs_lock_ok message = {
-			.gpu = gpu, .grant = number, .flags = flags, .quantum_ms = quantum_ms, .running = 1});
-}
-
-/* Registered, granted and with one submission behind it. */
-static void running(uint64_t number, uint32_t flags, uint32_t quantum_ms)
-{
-	struct nvs_req_lock asked;
-	pthread_t submitter = start_submitting(1);
-	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
-	CHECK(asked.gpu == 0);
-	grant(0, number, flags, quantum_ms);
-	pthread_join(submitter, NULL);
-}
-
-static void wait_for_gate(enum nvs_gate_state state)
-{
-	while (atomic_load(&nvs_gate) != state)
-		nvs_sleep_ns(100 * NVS_NS_PER_US);
-}
-
-static struct nvs_lock_released expect_release(uint64_t number, uint32_t reason)
-{
-	struct nvs_lock_released released;
-	scheduler_expect(NVS_LOCK_RELEASED, &released, sizeof(released));
-	CHECK(released.grant == number && released.reason == reason);
-	return released;
-}
 
 /* ---- registering ---- */
 
@@ -208,7 +88,7 @@ static void nothing_is_submitted_before_the_grant(void)
 	/* WHEN it is granted, THEN it goes, and goes on */
 	grant(0, 7, 0, 0);
 	pthread_join(submitter, NULL);
-	CHECK(atomic_load(&landed) == 3 && atomic_load(&nvs_gate) == NVS_GATE_OPEN);
+	CHECK(atomic_load(&landed) == 3 && nvs_gate_state() == NVS_GATE_OPEN);
 }
 
 static void a_drop_is_answered_when_all_work_is_done(void)
@@ -237,12 +117,12 @@ static void work_that_does_not_end_is_reported_as_stuck_and_goes_on(void)
 {
 	registered(NVS_SCHED_ON);
 	running(7, NVS_FLAG_EXCLUSIVE, 0);
-	CHECK(atomic_load(&nvs_gate) == NVS_GATE_PACED);
+	CHECK(nvs_gate_state() == NVS_GATE_PACED);
 	fake.cost = 500 * NVS_NS_PER_MS;
 	fake_submit(NULL);
 	SCHEDULER_SEND(NVS_DROP_LOCK, struct nvs_drop_lock message = {.grant = 7, .deadline_ms = 5});
 	expect_release(7, NVS_RELEASE_STUCK);
-	CHECK(atomic_load(&nvs_gate) == NVS_GATE_OPEN);
+	CHECK(nvs_gate_state() == NVS_GATE_OPEN);
 	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
 	/* WHEN the scheduler tries again, THEN it may succeed */
 	fake.cost = 0;
@@ -448,7 +328,7 @@ static void the_gate_waits_for_memory_that_is_away(void)
 	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
 	grant(0, 7, 0, 0);
 	scheduler_expect_silence(20);
-	CHECK(atomic_load(&landed) == 0 && atomic_load(&nvs_gate) == NVS_GATE_SHUT);
+	CHECK(atomic_load(&landed) == 0 && nvs_gate_state() == NVS_GATE_SHUT);
 	/* as the mover does */
 	nvs_residency_forget(0, 0, 8 * MIB);
 	nvs_link_moved(0);
@@ -470,7 +350,7 @@ static void a_task_whose_memory_is_away_waits_when_the_scheduler_vanishes(void)
 	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
 	scheduler_vanish();
 	nvs_sleep_ns(50 * NVS_NS_PER_MS);
-	CHECK(atomic_load(&landed) == 0 && atomic_load(&nvs_gate) == NVS_GATE_SHUT);
+	CHECK(atomic_load(&landed) == 0 && nvs_gate_state() == NVS_GATE_SHUT);
 	/* WHEN it is back, THEN it hears what is where, and that may stay */
 	scheduler_listen();
 	struct hello hello = accept_client(NVS_SCHED_ON);
@@ -603,34 +483,6 @@ static void usage_is_reported_while_work_is_done(void)
 	while (usage.occupied_us < 50000)
 		scheduler_expect(NVS_USAGE, &usage, sizeof(usage));
 	CHECK(usage.submissions == 51 && usage.window == NVS_WINDOW_MAX && usage.occupied_us <= 150000);
-}
-
-/* The thread sanitizer gives up on a forked child that starts threads, unless told otherwise. */
-NVS_EXPORT const char *__tsan_default_options(void);
-NVS_EXPORT const char *__tsan_default_options(void)
-{
-	return "die_after_fork=0:atexit_sleep_ms=0";
-}
-
-/* Each in a process of its own, for the library reads its environment once. */
-static void run(const char *name, void (*test)(void), const char *directory)
-{
-	pid_t child = fork();
-	if (child == 0) {
-		snprintf(scheduler.path, sizeof(scheduler.path), "%s/scheduler.sock", directory);
-		unlink(scheduler.path);
-		setenv("NVSHARE_SOCK", scheduler.path, 1);
-		fake_install(0);
-		alarm(60);
-		test();
-		unlink(scheduler.path);
-		_exit(0);
-	}
-	int status = -1;
-	waitpid(child, &status, 0);
-	if (status != 0)
-		fprintf(stderr, "failed: %s\n", name);
-	CHECK(status == 0);
 }
 
 int main(void)

@@ -488,7 +488,8 @@ class Terms(Message):
     """Scheduler to client: how you run on this GPU while you hold its grant. Until told: freely.
 
     With ``FLAG_TURNS`` work needs a compute turn as well, and what is in flight stays within ``in_flight_us`` of GPU
-    time, so that a turn ends soon after it is told to. Memory stays where it is, whoever's turn it is.
+    time, so that a turn ends soon after it is told to. Memory stays where it is, whoever's turn it is. Without the
+    flag a turn under way is void: no TURN_OVER follows. Terms outlive the grant, not SCHED_OFF or the connection.
     """
 
     gpu: int
@@ -502,7 +503,8 @@ class Terms(Message):
 
 @dataclass(frozen=True)
 class ReqTurn(Message):
-    """Client to scheduler: I hold the grant of this GPU and have work, but no compute turn."""
+    """Client to scheduler: I hold the grant of this GPU and have work, but no compute turn. Sent once, and not after a
+    TURN_OVER that said so already; perhaps while the work of the turn before is still in flight."""
 
     gpu: int
     flags: int = 0
@@ -514,7 +516,8 @@ class ReqTurn(Message):
 @dataclass(frozen=True)
 class TurnOk(Message):
     """Scheduler to client: run for ``length_us``, counted from the moment the first TURN_OK with this number came; 0:
-    until told. Sent again with the same number when the length or the flags change."""
+    until told. Sent again with the same number when the length or the flags change. A turn with a length ends early
+    when the client is idle; one until told is kept."""
 
     gpu: int
     number: int
@@ -542,7 +545,8 @@ class EndTurn(Message):
 class TurnOver(Message):
     """Client to scheduler: my gate is shut. Sent once or twice for a turn: while work of at most about ``pending_us``
     is still in flight, so that the next turn can begin without a gap; and, with ``pending_us`` 0 and the final figures,
-    when all has ended."""
+    when all has ended, when the client is given another turn before that, or when it gave up waiting (STUCK). The turns
+    of a gang end together, each with a TURN_OVER of its own; so do they before LOCK_RELEASED."""
 
     gpu: int
     number: int
@@ -550,7 +554,7 @@ class TurnOver(Message):
     used_us: int = 0  # with unfinished work, gaps under a millisecond included, until now
     busy_us: int = 0  # part of it in which the GPU itself was at work for this client, as estimated from samples
     pending_us: int = 0
-    wants: int = 0  # 1: a submitter waits already
+    wants: int = 0  # 1: a submitter waits already; counts as REQ_TURN
 
     TYPE = MessageType.TURN_OVER
     LAYOUT = (

@@ -1,4 +1,5 @@
-"""A CUDA program, told by lines what to do: ``attach``, ``launch MS``, ``launch-async MS``, ``fork``, ``threads``.
+"""A CUDA program, told by lines what to do: ``attach``, ``launch MS``, ``launch-async MS``, ``loop MS TIMES
+[HOST]``, ``fork``, ``threads``.
 
 It knows nothing of nvshare and answers every line with one of its own.
 """
@@ -34,6 +35,17 @@ class Program:
 
     def launch(self, milliseconds: str) -> int:
         return int(self.launch_async(milliseconds) or self.cuda.cuCtxSynchronize())
+
+    def loop(self, milliseconds: str, times: str, host: str = "0") -> int:
+        """Launch so many in a row, with so much to do on the host before each, and wait for them."""
+        ns = ctypes.c_uint64(int(float(milliseconds) * 1e6))
+        parameters = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(ns), ctypes.c_void_p))
+        launch = self.cuda.cuLaunchKernel
+        host_work = range(int(host))
+        for _ in range(int(times)):
+            sum(host_work)
+            launch(self.kernel, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
+        return int(self.cuda.cuCtxSynchronize())
 
     def fork(self) -> int:
         """A child that lives until its standard input ends; its process id."""

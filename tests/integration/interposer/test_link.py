@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -19,7 +20,9 @@ from nvshare.gpu import sim
 from nvshare.wire.codec import Decoder, Encoder, Unknown
 from nvshare.wire.messages import (
     FLAG_CONTENDED,
+    FLAG_TURNS,
     DropLock,
+    EndTurn,
     LockOk,
     LockReleased,
     Message,
@@ -27,8 +30,13 @@ from nvshare.wire.messages import (
     Register,
     ReleaseReason,
     ReqLock,
+    ReqTurn,
     SchedOff,
     SchedOn,
+    Terms,
+    TurnOk,
+    TurnOver,
+    TurnReason,
     UpdateCoreLimit,
     UpdateLimit,
     Usage,
@@ -99,6 +107,15 @@ class ScriptedScheduler:
             return True
         finally:
             self._client.settimeout(PATIENCE)
+        return False
+
+    def asked_before(self, program: Program) -> bool:
+        """Does the client ask for a turn before the program answers?"""
+        assert self._client is not None
+        assert program.process.stdout
+        while program.process.stdout not in select.select([self._client, program.process.stdout], [], [], PATIENCE)[0]:
+            if not isinstance(self.receive(), Usage):
+                return True
         return False
 
     def close(self) -> None:
@@ -387,3 +404,82 @@ def test_a_process_without_cuda_is_left_alone(scheduler: ScriptedScheduler, star
     # THEN it has one thread and says nothing
     assert program.ask("threads") == 1
     assert program.end() == []
+
+
+def take_turns(scheduler: ScriptedScheduler, program: Program) -> None:
+    """Let the program register, grant it the card, and tell it to take compute turns; the first is over."""
+    register(scheduler, program)
+    program.tell("launch 1")
+    scheduler.expect(ReqLock)
+    scheduler.send(Terms(0, FLAG_TURNS, in_flight_us=4000), LockOk(0, 1))
+    scheduler.expect(ReqTurn)
+    scheduler.send(TurnOk(0, 1))
+    assert program.answer() == 0
+    scheduler.send(EndTurn(0, 1))
+    last_word(scheduler)
+
+
+def last_word(scheduler: ScriptedScheduler) -> TurnOver:
+    """What is told of a turn when all of it has ended. Meanwhile the next one may be asked for."""
+    while True:
+        message = scheduler.receive()
+        if isinstance(message, TurnOver) and message.pending_us == 0:
+            return message
+        assert isinstance(message, (TurnOver, ReqTurn, Usage)), message
+
+
+def run_in_turns(scheduler: ScriptedScheduler, program: Program, line: str, length_us: int) -> list[TurnOver]:
+    """The last word on each turn that the program needs to do what the line says."""
+    program.tell(line)
+    scheduler.expect(ReqTurn)
+    ended: list[TurnOver] = []
+    while not ended or ended[-1].wants or scheduler.asked_before(program):
+        scheduler.send(TurnOk(0, len(ended) + 2, length_us=length_us))
+        ended.append(last_word(scheduler))
+    assert program.answer() == 0
+    assert [over.number for over in ended] == list(range(2, len(ended) + 2))
+    return ended
+
+
+def test_what_busy_work_uses_is_billed_turn_by_turn(scheduler: ScriptedScheduler, start: Start) -> None:
+    # GIVEN 300 ms of work in kernels of 1 ms WHEN it runs in turns of 50 ms
+    program = start()
+    take_turns(scheduler, program)
+    ended = run_in_turns(scheduler, program, "loop 1 300", length_us=50_000)
+    # THEN turns end by their length, soon after it, and the bill is the work
+    assert len(ended) >= 6
+    assert TurnReason.ENDED in {over.reason for over in ended}
+    used = sum(over.used_us for over in ended)
+    assert 297_000 <= used <= 375_000
+    # AND the GPU was at work nearly all that time
+    assert sum(over.busy_us for over in ended) >= 0.8 * used
+
+
+def test_launch_bound_work_is_told_from_busy_work(scheduler: ScriptedScheduler, start: Start) -> None:
+    # GIVEN kernels that take a fraction of what launching them takes WHEN they run in turns
+    program = start()
+    take_turns(scheduler, program)
+    ended = run_in_turns(scheduler, program, "loop 0.001 10000 1000", length_us=50_000)
+    # THEN the time is used, but the GPU was at work for a part of it only
+    used = sum(over.used_us for over in ended)
+    assert sum(over.busy_us for over in ended) < 0.6 * used
+
+
+def test_pauses_between_bursts_are_not_billed(scheduler: ScriptedScheduler, start: Start) -> None:
+    # GIVEN a program that may run until it is told not to
+    program = start()
+    take_turns(scheduler, program)
+    program.tell("loop 1 10")
+    scheduler.expect(ReqTurn)
+    scheduler.send(TurnOk(0, 2))
+    assert program.answer() == 0
+    # WHEN it works for 10 ms now and then, without a word in between
+    for _ in range(4):
+        assert scheduler.quiet(0.03)
+        assert program.ask("loop 1 10") == 0
+    assert scheduler.quiet(0.03)
+    scheduler.send(EndTurn(0, 2))
+    over = scheduler.expect(TurnOver)
+    # THEN the bursts are billed
+    assert (over.reason, over.pending_us, over.wants) == (TurnReason.TOLD, 0, 0)
+    assert 45_000 <= over.used_us <= 100_000
