@@ -18,7 +18,7 @@ from nvshare.core.state import Attachment, Client, GpuState, Node, Standing
 from nvshare.core.state_compute import CardCompute, Turn
 from nvshare.core.timers import Alarms
 
-HANDOVER = 0.0005  # seconds of work in flight beside which the next turn begins, so that the card does not idle
+HANDOVER = 0.001  # seconds of work in flight beside which the next turn begins, so that the card does not idle
 MESSAGE = 0.0001  # seconds a message takes: what two sides measure differs by this
 SLACK = 0.002  # seconds by which a client may say less than it kept others waiting for
 RENEW = 0.002  # seconds before the end of a turn in which it is decided whether it goes on
@@ -208,6 +208,8 @@ class Compute:
         now, book = self.node.now, self._book(turn.place)
         elapsed = now - turn.given_at
         length = turn_length(book.share)
+        if card.asking and turn.asked_for_since is None:
+            turn.asked_for_since = now
         if turn.told_to_end:
             return
         if contenders and turn.waited_for_since is None:
@@ -217,7 +219,7 @@ class Compute:
         elif turn.length is None:
             if contenders or book.capped:
                 self._set_length(turn, max(length, elapsed) if contenders else elapsed + length)
-        elif not turn.decided and turn.length - elapsed <= RENEW:
+        elif not turn.decided and turn.given_at + turn.length - RENEW <= now:
             left = book.left(now, now - turn.since)
             more = min(length, left) if book.capped or contenders else None
             if more is not None and (more < SHORTEST or not self._stays_first(turn, contenders, length)):
@@ -233,7 +235,7 @@ class Compute:
 
     def _stays_first(self, turn: Turn, contenders: list[Attachment], length: float) -> bool:
         book = self._book(turn.place)
-        used = min(self.node.now - turn.given_at, LONGEST + self._kept(turn)) - turn.weighed
+        used = self._weighed(turn, self.node.now - turn.since) - turn.weighed
         after = book.virtual + (used + length) / book.share
         return all(self._book(place) is not book and self._book(place).virtual >= after for place in contenders)
 
@@ -262,22 +264,14 @@ class Compute:
         state, card, now = place.compute, place.gpu.compute, self.node.now
         if state.asks:
             return
-        book = self._book(place)
-        if not self._present(card, book):
-            others = [self._book(other).virtual for other in card.asking.values()]
-            if card.exclusive is not None:
-                others.append(self._book(card.exclusive.place).virtual)
-            book.virtual = max(book.virtual, min(others, default=book.virtual))
+        holders = [] if card.exclusive is None else [card.exclusive.place]
+        others = (*card.asking.values(), *holders)
+        self._book(place).arrive(now, (self._book(other).virtual for other in others))
         state.asks, state.asked_at, state.ready_since = True, now, None
         card.asking[place.client.id] = place
         self._touch(place)
         for other in place.client.gpus.values():
             self._unsettled[other.gpu.uuid] = other.gpu
-
-    def _present(self, card: CardCompute, book: Book) -> bool:
-        """Somebody of this group asks or has a turn."""
-        places = [*card.asking.values(), *(turn.place for turn in self._turns(card))]
-        return any(self._book(place) is book for place in places)
 
     def _give(self, place: Attachment, exclusive: bool, awaited: bool) -> None:
         state, card, now = place.compute, place.gpu.compute, self.node.now
@@ -302,6 +296,7 @@ class Compute:
     def _stop_asking(self, place: Attachment) -> None:
         state = place.compute
         if state.asks:
+            self._book(place).seen_at = self.node.now
             state.waited += self.node.now - state.asked_at
             state.asks, state.ready_since = False, None
             del place.gpu.compute.asking[place.client.id]
@@ -334,6 +329,7 @@ class Compute:
     def _forget(self, turn: Turn) -> None:
         card, client = turn.place.gpu.compute, turn.place.client.id
         turn.place.compute.turn = None
+        self._book(turn.place).seen_at = self.node.now
         if card.exclusive is turn:
             card.exclusive = None
         if card.shared.get(client) is turn:
@@ -352,7 +348,7 @@ class Compute:
         if used > 0.0:
             self._touch(place)
         total = used + min(pending, ENDS_BY) - turn.overlapped / 2
-        weighed = min(total, LONGEST + self._kept(turn))
+        weighed = self._weighed(turn, total)
         book = self._book(place)
         book.bill(total - turn.billed, weighed - turn.weighed, now)
         turn.billed, turn.weighed = total, weighed
@@ -367,8 +363,15 @@ class Compute:
 
     def _kept(self, turn: Turn) -> float:
         """How long it kept somebody waiting."""
-        since = turn.waited_for_since
-        return 0.0 if since is None else max(0.0, (turn.closed_at or self.node.now) - max(since, turn.since))
+        return self._open_since(turn, turn.waited_for_since)
+
+    def _weighed(self, turn: Turn, used: float) -> float:
+        """What counts against it when the next turn is given: little of the time in which nobody else asked."""
+        return min(used, LONGEST + self._open_since(turn, turn.asked_for_since))
+
+    def _open_since(self, turn: Turn, moment: float | None) -> float:
+        end = self.node.now if turn.closed_at is None else turn.closed_at
+        return 0.0 if moment is None else max(0.0, end - max(moment, turn.since))
 
     def _note_overlap(self, turn: Turn) -> None:
         following = turn.place.gpu.compute.exclusive
@@ -379,10 +382,10 @@ class Compute:
 
     def _judge(self, turn: Turn, event: TurnOver) -> None:
         """What is learnt about how the client uses the card when it has it to itself."""
-        if turn.alone and not turn.place.gpu.compute.free_runners and self.terms.judge(
-            turn.place, event.busy, event.used
-        ):
-            self.look(turn.place.gpu)
+        card = turn.place.gpu.compute
+        if turn.alone and not card.free_runners and turn.given_at >= card.settled_at:
+            if self.terms.judge(turn.place, event.busy, event.used):
+                self.look(turn.place.gpu)
 
     def _touch(self, place: Attachment) -> None:
         """The client uses the card."""

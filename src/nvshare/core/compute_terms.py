@@ -8,9 +8,11 @@ from nvshare.core.commands import Level, Log, SetTerms
 from nvshare.core.policy.credit import Book
 from nvshare.core.policy.regime import (
     ACTIVE_FOR,
+    BACKLOG,
     JUDGED_FROM,
     LOOK_AGAIN,
     LOOK_AGAIN_MAX,
+    VERDICTS,
     blended,
     contended,
     judged,
@@ -64,9 +66,12 @@ class Terms:
             return False
         before = state.kind
         state.ratio = blended(state.ratio, busy, used)
-        state.kind = judged(before, state.ratio)
-        state.judged_at = self.node.now
-        if state.kind is not Kind.LAUNCH_BOUND:
+        verdict = judged(before, state.ratio)
+        state.verdicts = state.verdicts + 1 if verdict is Kind.LAUNCH_BOUND else 0
+        if verdict is Kind.LAUNCH_BOUND and state.verdicts < VERDICTS and not state.trust:
+            return False
+        state.kind, state.judged_at = verdict, self.node.now
+        if verdict is not Kind.LAUNCH_BOUND:
             state.trust = 0.0
         elif before is not Kind.LAUNCH_BOUND:
             state.trust = min(LOOK_AGAIN_MAX, max(LOOK_AGAIN, 2 * state.trust))
@@ -133,6 +138,8 @@ class Terms:
         state = place.compute
         if state.told is not turns:
             state.told, state.told_at = turns, self.node.now
+            if turns and not state.trust:
+                place.gpu.compute.settled_at = self.node.now + BACKLOG
             in_flight = IN_FLIGHT if turns else 0.0
             self.node.commands.append(SetTerms(place.client.id, place.gpu.uuid, turns, in_flight))
 

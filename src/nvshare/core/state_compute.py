@@ -43,6 +43,7 @@ class Turn:
     closed_at: float | None = None  # when its client said that its gate is shut
     due: float | None = None  # when what was in flight then should have ended
     beside: bool = False  # the next one goes on although the last of its work has not ended
+    asked_for_since: float | None = None  # somebody else asks, with or without credit
     waited_for_since: float | None = None  # somebody could have run instead
     deadline: float | None = None  # by when its client must have spoken
     overlapped: float = 0.0  # seconds beside the turn before or after it
@@ -96,6 +97,7 @@ class PlaceCompute:
     active_at: float = float("-inf")  # when it was last known to use the card
     kind: Kind = Kind.UNKNOWN
     ratio: float | None = None  # of the time it used alone, in which the card was at work
+    verdicts: int = 0  # turns in a row after which it looked launch-bound
     judged_at: float = 0.0
     trust: float = 0.0  # seconds until it is looked at again
     delivered: Delivered = field(default_factory=Delivered)
@@ -115,6 +117,7 @@ class CardCompute:
     lingering: dict[int, Turn] = field(default_factory=dict)  # closed, next one began; their last work may still run
     books: dict[str, Book] = field(default_factory=dict)  # by group
     free_runners: int = 0  # active ones that need no turns
+    settled_at: float = 0.0  # from then on nobody has work in flight from before it took turns
     dirty: bool = False  # who takes turns has to be looked at again
     look_at: float | None = None  # when it has to be in any case
     scaling_told: dict[str, tuple[int, int]] = field(default_factory=dict)  # group: its percent, that of all together

@@ -8,10 +8,12 @@ falls by what was used; who has too little for a turn waits. So over any time t 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 BOUND_WAIT = 0.5  # seconds without use after which credit grows no further
 DEBT_WAIT = 10.0  # seconds after which the largest debt is paid
+IDLE_AFTER = 0.02  # seconds without turn and request after which a group was idle
 ROUNDING = 1e-9  # seconds
 
 
@@ -23,6 +25,7 @@ class Book:
     credited_at: float = 0.0
     reach: float = BOUND_WAIT  # seconds of quota that credit may hold; more where memory takes turns
     share: float = 1.0  # the quota, scaled to what the active groups of the card leave
+    seen_at: float = float("-inf")  # when somebody of the group last asked or had a turn
     used: float = 0.0  # seconds billed in all
     allowed: float = 0.0  # seconds that quotas allowed in all
     told_at: float = float("-inf")  # when its throttling was last told
@@ -56,6 +59,13 @@ class Book:
         self.credit = max(self.credit - seconds, -DEBT_WAIT * self.quota)
         if seconds < 0.0:
             self.credit = min(self.credit, self.reach * self.quota)
+
+    def arrive(self, now: float, others: Iterable[float]) -> None:
+        """Somebody of the group asks. After idleness it begins at the lowest of the others: time in which it wanted
+        nothing is not owed to it."""
+        if now - self.seen_at > IDLE_AFTER:
+            self.virtual = max(self.virtual, min(others, default=self.virtual))
+        self.seen_at = now
 
     def ready_at(self, now: float, length: float) -> float:
         """When there is credit for a turn of this length, which earns some itself."""

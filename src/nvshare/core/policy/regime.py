@@ -13,6 +13,8 @@ ACTIVE_FOR = 2.0  # seconds after its last use of the card in which a client cou
 LAUNCH_BOUND_BELOW, BUSY_ABOVE = 0.60, 0.75  # of the time used alone, in which the card was at work
 JUDGED_FROM = 0.002  # seconds of use that tell something
 WEIGHT = 0.5  # of the latest turn
+VERDICTS = 2  # turns in a row that make a client launch-bound
+BACKLOG = 0.25  # seconds for which work that was submitted freely may run on beside turns
 LOOK_AGAIN, LOOK_AGAIN_MAX = 5.0, 60.0  # seconds until a launch-bound client is measured again
 
 
@@ -23,10 +25,9 @@ def blended(ratio: float | None, busy: float, used: float) -> float:
 
 
 def judged(kind: Kind, ratio: float) -> Kind:
-    if ratio < LAUNCH_BOUND_BELOW:
+    """What one more turn alone makes of a client."""
+    if ratio < LAUNCH_BOUND_BELOW or (kind is Kind.LAUNCH_BOUND and ratio <= BUSY_ABOVE):
         return Kind.LAUNCH_BOUND
-    if kind is Kind.LAUNCH_BOUND and ratio <= BUSY_ABOVE:
-        return kind
     return Kind.BUSY
 
 
