@@ -8,6 +8,8 @@ per event.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nvshare.core.commands import EndTurn, GiveTurn, Level, Log
 from nvshare.core.compute_terms import Terms, overlaps
 from nvshare.core.events import TurnOver
@@ -17,6 +19,9 @@ from nvshare.core.settings import Priority, TurnEnd
 from nvshare.core.state import Attachment, Client, GpuState, Node, Standing
 from nvshare.core.state_compute import CardCompute, Turn
 from nvshare.core.timers import Alarms
+
+if TYPE_CHECKING:
+    from nvshare.core.turns import Turns
 
 HANDOVER = 0.001  # seconds of work in flight beside which the next turn begins, so that the card does not idle
 MESSAGE = 0.0001  # seconds a message takes: what two sides measure differs by this
@@ -98,6 +103,36 @@ class Compute:
         for gpu in self.node.gpus.values():
             self.look(gpu)
 
+    # --- together with memory turns
+
+    def spare_memory(self, turns: Turns) -> None:
+        """Where memory takes turns nobody holds it without credit to use it while somebody waits who has some."""
+        for gpu in self.node.gpus.values():
+            card = gpu.compute
+            if not (card.throttled or (card.capped and gpu.turns and gpu.queue)):
+                continue
+            before = card.throttled
+            changed = self._note_throttled(gpu)
+            if changed or card.throttled != before:
+                turns.reconsider(gpu)
+            for place in list(gpu.running.values()) if gpu.turns else ():
+                if place.contended and place.compute.asks and self._ready_at(place) > self.node.now:
+                    turns.cut_short(place.client)
+
+    def _note_throttled(self, gpu: GpuState) -> bool:
+        """Who waits for the card's memory without credit; True: somebody else than before."""
+        card, changed = gpu.compute, False
+        card.throttled = 0
+        for place in gpu.attachments.values():
+            waits = gpu.turns and place.client.id in gpu.queue
+            throttled = waits and self._book(place).capped and self._ready_at(place) > self.node.now
+            changed |= throttled is not place.compute.throttled
+            place.compute.throttled = throttled
+            card.throttled += throttled
+        if card.throttled:
+            self._unsettled[gpu.uuid] = gpu
+        return changed
+
     # --- settling
 
     def settle(self) -> None:
@@ -131,7 +166,7 @@ class Compute:
             self._give(first, exclusive=True, awaited=bool(contenders))
         if card.exclusive is not None and card.exclusive.closed_at is None:
             self._adjust(card, card.exclusive, contenders)
-        self.alarms.set(gpu.uuid, self._next_look(card, next_ready))
+        self.alarms.set(gpu.uuid, self._next_look(gpu, next_ready))
 
     def _end_overdue(self, card: CardCompute) -> None:
         """Those who say nothing: others go on beside them."""
@@ -187,7 +222,7 @@ class Compute:
         if len(place.client.gpus) == 1:
             book = self._book(place)
             return book.ready_at(now, turn_length(book.share))
-        books = [self._book(other) for other in place.client.gpus.values() if other.compute.asks]
+        books = [self._book(other) for other in place.client.gpus.values()]
         return max(book.ready_at(now, turn_length(book.share)) for book in books)
 
     def _first(self, card: CardCompute, ready: list[Attachment]) -> Attachment:
@@ -218,7 +253,8 @@ class Compute:
             self._end(turn)
         elif turn.length is None:
             if contenders or book.capped:
-                self._set_length(turn, max(length, elapsed) if contenders else elapsed + length)
+                goes_on = self._stays_first(turn, contenders, length)
+                self._set_length(turn, elapsed + length if goes_on else max(length, elapsed))
         elif not turn.decided and turn.given_at + turn.length - RENEW <= now:
             left = book.left(now, now - turn.since)
             more = min(length, left) if book.capped or contenders else None
@@ -239,8 +275,11 @@ class Compute:
         after = book.virtual + (used + length) / book.share
         return all(self._book(place) is not book and self._book(place).virtual >= after for place in contenders)
 
-    def _next_look(self, card: CardCompute, next_ready: float | None) -> float | None:
+    def _next_look(self, gpu: GpuState, next_ready: float | None) -> float | None:
+        card = gpu.compute
         times = [at for at in (card.look_at, next_ready) if at is not None]
+        if card.throttled:
+            times += [self._ready_at(place) for place in gpu.queue.values() if place.compute.throttled]
         for turn in self._turns(card):
             if turn.deadline is not None:
                 times.append(turn.deadline)
@@ -383,9 +422,9 @@ class Compute:
     def _judge(self, turn: Turn, event: TurnOver) -> None:
         """What is learnt about how the client uses the card when it has it to itself."""
         card = turn.place.gpu.compute
-        if turn.alone and not card.free_runners and turn.given_at >= card.settled_at:
-            if self.terms.judge(turn.place, event.busy, event.used):
-                self.look(turn.place.gpu)
+        undisturbed = turn.alone and not card.free_runners and turn.given_at >= card.settled_at
+        if undisturbed and self.terms.judge(turn.place, event.busy, event.used):
+            self.look(turn.place.gpu)
 
     def _touch(self, place: Attachment) -> None:
         """The client uses the card."""

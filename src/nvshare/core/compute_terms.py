@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nvshare.core.commands import Level, Log, SetTerms
-from nvshare.core.policy.credit import Book
+from nvshare.core.policy.credit import BOUND_WAIT, Book
+from nvshare.core.policy.quantum import quantum
 from nvshare.core.policy.regime import (
     ACTIVE_FOR,
     BACKLOG,
@@ -22,6 +23,7 @@ from nvshare.core.state import Attachment, GpuState, Node, Standing
 from nvshare.core.state_compute import CardCompute, Kind, PlaceCompute, Turn
 
 IN_FLIGHT = 0.004  # seconds of work that may be in flight in a turn
+MEMORY_TURNS = 4  # of others, for which credit is kept where memory takes turns
 WHOLE = 100  # percent
 
 
@@ -152,7 +154,11 @@ class Terms:
         for name in [name for name in card.books if name not in groups]:
             del card.books[name]
             card.scaling_told.pop(name, None)
+        card.capped = any(group.core_percent < WHOLE for group in groups.values())
+        reach = MEMORY_TURNS * quantum(self.node.settings, gpu.stall) if gpu.turns else BOUND_WAIT
         for name, book in card.books.items():
+            book.reach = max(BOUND_WAIT, reach)
+            book.accrue(now)
             quota = groups[name].core_percent / WHOLE
             if quota == book.quota:
                 continue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nvshare.core.invariants_compute import COMPUTE_INVARIANTS
 from nvshare.core.policy.multiprogramming import computed_room, limit, oversubscribed
 from nvshare.core.residency import can_ever_run
-from nvshare.core.selection import chosen, is_contended
+from nvshare.core.selection import chosen, is_contended, passed_over
 from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Node, Standing
 
@@ -193,7 +193,7 @@ def _work_conserving(node: Node, turns: Turns) -> Iterator[str]:
 
 def _held_up(turns: Turns, place: Attachment) -> bool:
     gpu = place.gpu
-    if place.standing is Standing.DRAINING or not place.whole:
+    if place.standing is Standing.DRAINING or not place.whole or (gpu.turns and passed_over(place)):
         return True
     if not gpu.turns or place in chosen(turns.node.settings, gpu):
         return False

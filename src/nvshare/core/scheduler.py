@@ -64,6 +64,7 @@ class Scheduler:
         node.story.append((event, commands))
         node.now = max(node.now, event.now)
         self._handlers[type(event)](event)
+        self._compute.spare_memory(self._turns)
         self._turns.settle()
         self._compute.settle()
         self._set_wake()

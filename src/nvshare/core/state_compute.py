@@ -73,11 +73,9 @@ class Delivered:
         """The part of the last seconds in which it occupied the card."""
         if not self.samples:
             return 0.0
-        at, since = now, self.samples[-1][1]
-        for at, since in reversed(self.samples):
-            if at <= now - seconds:
-                break
-        return max(0.0, min(1.0, (self.samples[-1][1] - since) / max(seconds, now - at)))
+        earlier = (sample for sample in reversed(self.samples) if sample[0] <= now - seconds)
+        at, occupied = next(earlier, self.samples[0])
+        return max(0.0, min(1.0, (self.samples[-1][1] - occupied) / max(seconds, now - at)))
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +89,7 @@ class PlaceCompute:
     turn: Turn | None = None
     asks: bool = False
     asked_at: float = 0.0
+    throttled: bool = False  # it waits for the card's memory, and its group has no credit to use it
     ready_since: float | None = None  # while it asks: since when nothing but others keeps it from a turn
     waited: float = 0.0  # seconds it has asked in vain, in all
     bursty: bool = False  # its latest turn ended because it had nothing to do
@@ -116,6 +115,8 @@ class CardCompute:
     shared: dict[int, Turn] = field(default_factory=dict)  # turns that overlap others'
     lingering: dict[int, Turn] = field(default_factory=dict)  # closed, next one began; their last work may still run
     books: dict[str, Book] = field(default_factory=dict)  # by group
+    capped: bool = False  # one of its clients has a quota
+    throttled: int = 0  # of those who wait for its memory
     free_runners: int = 0  # active ones that need no turns
     settled_at: float = 0.0  # from then on nobody has work in flight from before it took turns
     dirty: bool = False  # who takes turns has to be looked at again

@@ -129,6 +129,10 @@ class Turns:
             self.memory.forget(place)
         self.alarms.set(client.id, None)
 
+    def cut_short(self, client: Client) -> None:
+        """The client cannot use the memory it holds, and others could: its turn is over."""
+        self._drop(client)
+
     # --- what operators do
 
     def suspend(self) -> None:

@@ -48,7 +48,7 @@ class Book:
         earned = (now - self.credited_at) * self.quota
         self.credited_at = now
         self.allowed += earned
-        self.credit = min(self.credit + earned, max(self.credit, self.reach * self.quota))
+        self.credit = min(self.credit + earned, self.reach * self.quota)
         return self.credit
 
     def bill(self, seconds: float, weighed: float, now: float) -> None:
@@ -56,9 +56,7 @@ class Book:
         self.accrue(now)
         self.used += seconds
         self.virtual += weighed / self.share
-        self.credit = max(self.credit - seconds, -DEBT_WAIT * self.quota)
-        if seconds < 0.0:
-            self.credit = min(self.credit, self.reach * self.quota)
+        self.credit = max(min(self.credit - seconds, self.reach * self.quota), -DEBT_WAIT * self.quota)
 
     def arrive(self, now: float, others: Iterable[float]) -> None:
         """Somebody of the group asks. After idleness it begins at the lowest of the others: time in which it wanted
