@@ -29,6 +29,7 @@ SLACK = 0.002  # seconds by which a client may say less than it kept others wait
 RENEW = 0.002  # seconds before the end of a turn in which it is decided whether it goes on
 SPEAK_BY = 1.5  # seconds after the end of a turn; the library gives up a drain after one
 ENDS_BY = 10.0  # seconds after it was due; then work in flight is nobody's any more
+TICK = 1e-6  # seconds; what is due within this is due at the next look
 LONG_KERNEL = 0.1  # seconds beyond its turn that are worth a line in the log
 
 
@@ -290,7 +291,7 @@ class Compute:
                     times.append(turn.due - HANDOVER)
                 elif turn.end is not None and not turn.decided and not turn.told_to_end:
                     times.append(turn.end - RENEW)
-        return min(times, default=None)
+        return max(min(times), self.node.now + TICK) if times else None
 
     @staticmethod
     def _turns(card: CardCompute) -> list[Turn]:

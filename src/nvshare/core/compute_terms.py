@@ -48,7 +48,7 @@ class Terms:
         if found is None:
             quota = group.core_percent / WHOLE
             length = turn_length(quota)
-            found = books[group.id] = Book(quota, credit=length * (1.0 - quota), credited_at=self.node.now)
+            found = books[group.id] = Book(quota, share=quota, credit=length * (1.0 - quota), credited_at=self.node.now)
         return found
 
     def touch(self, place: Attachment) -> bool:

@@ -287,8 +287,8 @@ class Turns:
             self.memory.prepare(gpu)
 
     def _note_awaited(self, gpu: GpuState) -> None:
-        """Does somebody here wait for memory rather than for a turn? That time is not the queue's to answer for."""
-        awaited = bool(gpu.pending)
+        """Does somebody here wait for memory or for its quota? That time is not the queue's to answer for."""
+        awaited = bool(gpu.pending or gpu.compute.throttled)
         if gpu.queue and (gpu.stuck or gpu.lacking or gpu.silent):
             for place in chosen(self.node.settings, gpu):
                 if not place.whole:
