@@ -187,6 +187,7 @@ class Scheduler:
             gpu = self._node.gpus[held.gpu]
             place = client.gpus[gpu.uuid] = gpu.attachments[client.id] = Attachment(client, gpu)
             place.measured_at = client.active(self._node.now)
+            place.compute.delivered.note(self._node.now, 0.0)
             ledger.adopt(place, held.allocated, held.resident)
             ledger.expect_context(place, self._node.settings)
             self._limits.send_memory(client, gpu)

@@ -134,7 +134,7 @@ class ComputeWorld(World):
             if self.seats.get((client, gpu)) is not seat or seat.number != number:
                 return
         wants = bool(a % 2)
-        seat.number, seat.asked = 0, wants
+        seat.number, seat.asked = 0, seat.asked or wants
         self.send(e.TurnOver(self.now, client, gpu, number, elapsed, elapsed * (a % 3) / 2, 0.0, reason, wants))
 
     def lie(self, a: int, b: int, d: int) -> None:
