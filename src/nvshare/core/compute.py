@@ -14,9 +14,9 @@ from nvshare.core.commands import EndTurn, GiveTurn, Level, Log
 from nvshare.core.compute_terms import Terms, overlaps
 from nvshare.core.events import TurnOver
 from nvshare.core.policy.credit import Book
-from nvshare.core.policy.shares import LONGEST, SHORTEST, turn_length
-from nvshare.core.settings import Priority, TurnEnd
-from nvshare.core.state import Attachment, Client, GpuState, Node, Standing
+from nvshare.core.policy.shares import LONGEST, SHORTEST
+from nvshare.core.settings import TurnEnd
+from nvshare.core.state import Attachment, Client, GpuState, Group, Node, Standing
 from nvshare.core.state_compute import CardCompute, Turn
 from nvshare.core.timers import Alarms
 
@@ -100,8 +100,10 @@ class Compute:
         gpu.compute.dirty = True
         self._unsettled[gpu.uuid] = gpu
 
-    def quotas_changed(self) -> None:
-        for gpu in self.node.gpus.values():
+    def quotas_changed(self, *groups: Group) -> None:
+        """Of these groups, or of any."""
+        places = [place for group in groups for client in group.clients.values() for place in client.gpus.values()]
+        for gpu in (place.gpu for place in places) if groups else self.node.gpus.values():
             self.look(gpu)
 
     # --- together with memory turns
@@ -138,8 +140,9 @@ class Compute:
 
     def settle(self) -> None:
         node = self.node
-        for gpu in node.shifted.values():
-            self.look(gpu)
+        for place in node.shifted:
+            if self.terms.concerns(place):
+                self.look(place.gpu)
         node.shifted.clear()
         due = self.alarms.pop_due(node.now)
         while due is not None:
@@ -158,9 +161,12 @@ class Compute:
         self._end_overdue(card)
         self._hand_over(card)
         ready, next_ready = self._ready(card)
-        for place in [place for place in ready if overlaps(place)]:
-            self._give(place, exclusive=False, awaited=False)
-        contenders = [place for place in ready if not overlaps(place)]
+        contenders = []
+        for place in ready:
+            if overlaps(place):
+                self._give(place, exclusive=False, awaited=False)
+            else:
+                contenders.append(place)
         if card.exclusive is None and contenders:
             first = self._first(card, contenders)
             contenders.remove(first)
@@ -221,10 +227,8 @@ class Compute:
         """When its group has credit for a turn; a gang's turns begin together."""
         now = self.node.now
         if len(place.client.gpus) == 1:
-            book = self._book(place)
-            return book.ready_at(now, turn_length(book.share))
-        books = [self._book(other) for other in place.client.gpus.values()]
-        return max(book.ready_at(now, turn_length(book.share)) for book in books)
+            return self._book(place).ready_at(now)
+        return max(self._book(other).ready_at(now) for other in place.client.gpus.values())
 
     def _first(self, card: CardCompute, ready: list[Attachment]) -> Attachment:
         """The lowest virtual time, but high priority first while it is not ahead of its share."""
@@ -236,14 +240,16 @@ class Compute:
         return min(ready, key=order)
 
     def _urgent(self, place: Attachment, floor: float) -> bool:
+        if not place.compute.urgent:
+            return False
         book = self._book(place)
-        return place.client.group.rank is Priority.HIGH and book.virtual <= floor + LONGEST / book.share
+        return book.virtual <= floor + LONGEST / book.share
 
     def _adjust(self, card: CardCompute, turn: Turn, contenders: list[Attachment]) -> None:
         """The holder of the exclusive turn: does its length still fit to who else is there?"""
         now, book = self.node.now, self._book(turn.place)
         elapsed = now - turn.given_at
-        length = turn_length(book.share)
+        length = book.length
         if card.asking and turn.asked_for_since is None:
             turn.asked_for_since = now
         if turn.told_to_end:
@@ -265,7 +271,7 @@ class Compute:
                 self._set_length(turn, None if more is None else turn.length + more)
 
     def _preempted(self, turn: Turn, contenders: list[Attachment]) -> bool:
-        if turn.place.client.group.rank is Priority.HIGH:
+        if turn.place.compute.urgent:
             return False
         floor = self._book(turn.place).virtual
         return any(self._urgent(place, floor) for place in contenders)
@@ -317,7 +323,7 @@ class Compute:
         state, card, now = place.compute, place.gpu.compute, self.node.now
         self._stop_asking(place)
         book = self._book(place)
-        length: float | None = turn_length(book.share)
+        length: float | None = book.length
         if exclusive and not awaited and not book.capped:
             length = LONGEST if state.bursty else None
         self._last_turn += 1

@@ -18,7 +18,8 @@ from nvshare.core.policy.regime import (
     contended,
     judged,
 )
-from nvshare.core.policy.shares import LONGEST, scaled, turn_length
+from nvshare.core.policy.shares import LONGEST, scaled
+from nvshare.core.settings import Priority
 from nvshare.core.state import Attachment, GpuState, Node, Standing
 from nvshare.core.state_compute import CardCompute, Kind, PlaceCompute, Turn
 
@@ -43,12 +44,17 @@ class Terms:
         self.node = node
 
     def book(self, place: Attachment) -> Book:
+        known = place.compute.book
+        return self._find_book(place) if known is None else known
+
+    def _find_book(self, place: Attachment) -> Book:
         books, group = place.gpu.compute.books, place.client.group
         found = books.get(group.id)
         if found is None:
-            quota = group.core_percent / WHOLE
-            length = turn_length(quota)
-            found = books[group.id] = Book(quota, share=quota, credit=length * (1.0 - quota), credited_at=self.node.now)
+            found = books[group.id] = Book(1.0, credited_at=self.node.now)
+            found.restart(group.core_percent / WHOLE, self.node.now)
+            found.credit = found.length * (1.0 - found.quota)  # enough for the first turn
+        place.compute.book = found
         return found
 
     def touch(self, place: Attachment) -> bool:
@@ -81,6 +87,10 @@ class Terms:
 
     # --- who takes turns
 
+    def concerns(self, place: Attachment) -> bool:
+        """Whether this client holds the grant or not says something about who takes turns on its card."""
+        return place.compute.told or place.gpu.compute.contended or self._active(place)
+
     def review(self, gpu: GpuState) -> None:
         """Decide anew, and tell those whom it concerns."""
         card, settings, now = gpu.compute, self.node.settings, self.node.now
@@ -90,6 +100,7 @@ class Terms:
         busy = [place for place in running if self._contends(place)]
         was, card.contended = card.contended, contended(settings.mode, len(busy), any(map(self._capped, busy)))
         for place in gpu.attachments.values():
+            place.compute.urgent = place.client.group.rank is Priority.HIGH
             self._tell(place, self._takes_turns(place))
         free = [place for place in running if not place.compute.told and self._active(place)]
         card.free_runners = len(free)
@@ -168,7 +179,7 @@ class Terms:
                     book.bill(elapsed if turn.length is not None else min(elapsed, LONGEST), 0.0, now)
                     turn.since, turn.decided = now, False
             others = [other.virtual for other in card.books.values() if other is not book]
-            book.restart(quota, now, turn_length(quota))
+            book.restart(quota, now)
             book.virtual = min(others, default=0.0)
 
     def _set_shares(self, gpu: GpuState, active: list[Attachment]) -> None:
@@ -177,7 +188,7 @@ class Terms:
         total = sum(quotas.values())
         for name, book in card.books.items():
             everybody = total / WHOLE if name in quotas else total / WHOLE + book.quota
-            book.share = scaled(book.quota, everybody)
+            book.set_share(scaled(book.quota, everybody))
         if total <= WHOLE or not any(percent < WHOLE for percent in quotas.values()):
             card.scaling_told.clear()
             return

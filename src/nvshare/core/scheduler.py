@@ -145,7 +145,7 @@ class Scheduler:
             event.can_swap and event.oversize,
         )
         self._limits.join(client, event.mem_limit, event.core_limit, event.priority)
-        self._compute.quotas_changed()
+        self._compute.quotas_changed(client.group)
         node.commands.append(SchedOn(client.id) if node.settings.anti_thrash else SchedOff(client.id))
         self._attach(client, event.gpus)
         self._limits.send_cores(client)

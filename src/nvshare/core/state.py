@@ -272,5 +272,5 @@ class Node:
     groups: dict[str, Group] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
-    shifted: dict[str, GpuState] = field(default_factory=dict)  # cards whose holders changed; compute turns follow
+    shifted: list[Attachment] = field(default_factory=list)  # grants that began or ended; compute turns follow
     story: deque[tuple[Event, list[Command]]] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))

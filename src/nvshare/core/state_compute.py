@@ -82,6 +82,8 @@ class Delivered:
 class PlaceCompute:
     """One client on one card."""
 
+    book: Book | None = None  # of its group on this card
+    urgent: bool = False  # its group has high priority
     told: bool = False  # that work needs turns
     told_at: float = 0.0
     speaks: bool = False  # it sent a message about turns

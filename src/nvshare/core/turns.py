@@ -347,7 +347,7 @@ class Turns:
         place.grant = number
         vacant = not gpu.running and not gpu.draining
         gpu.running[client.id] = place
-        self.node.shifted[gpu.uuid] = gpu
+        self.node.shifted.append(place)
         gpu.allocated_running += place.allocated
         self.node.counters.grants += 1
         if gpu.turns and gpu.last_holder not in (0, client.id):
@@ -451,7 +451,7 @@ class Turns:
         gpu = place.gpu
         gpu.ended_at = self.node.now
         del gpu.running[place.client.id]
-        self.node.shifted[gpu.uuid] = gpu
+        self.node.shifted.append(place)
         gpu.allocated_running -= place.allocated
         place.exclusive = place.contended = False
         place.quantum = None

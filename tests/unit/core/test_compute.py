@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from core_scene import A, B, GIB, Scene
+from core_scene import GIB, A, B, Scene
 
 from nvshare.core import commands as c
 from nvshare.core import events as e

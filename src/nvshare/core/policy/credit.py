@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from nvshare.core.policy.shares import turn_length
+
 BOUND_WAIT = 0.5  # seconds without use after which credit grows no further
 DEBT_WAIT = 10.0  # seconds after which the largest debt is paid
 IDLE_AFTER = 0.02  # seconds without turn and request after which a group was idle
@@ -25,6 +27,7 @@ class Book:
     credited_at: float = 0.0
     reach: float = BOUND_WAIT  # seconds of quota that credit may hold; more where memory takes turns
     share: float = 1.0  # the quota, scaled to what the active groups of the card leave
+    length: float = 0.0  # seconds of a turn, by that share
     seen_at: float = float("-inf")  # when somebody of the group last asked or had a turn
     used: float = 0.0  # seconds billed in all
     allowed: float = 0.0  # seconds that quotas allowed in all
@@ -37,11 +40,15 @@ class Book:
     def capped(self) -> bool:
         return self.quota < 1.0
 
-    def restart(self, quota: float, now: float, length: float) -> None:
-        """A new quota, for turns of about this length: debt or credit beyond one turn counts no more."""
+    def restart(self, quota: float, now: float) -> None:
+        """A new quota: debt or credit beyond one turn counts no more."""
         self.accrue(now)
-        self.quota = quota
-        self.credit = max(-length, min(self.credit, length * (1.0 - quota)))
+        self.quota = self.share = quota
+        self.length = turn_length(quota)
+        self.credit = max(-self.length, min(self.credit, self.length * (1.0 - quota)))
+
+    def set_share(self, share: float) -> None:
+        self.share, self.length = share, turn_length(share)
 
     def accrue(self, now: float) -> float:
         """The credit at this moment."""
@@ -65,11 +72,11 @@ class Book:
             self.virtual = max(self.virtual, min(others, default=self.virtual))
         self.seen_at = now
 
-    def ready_at(self, now: float, length: float) -> float:
-        """When there is credit for a turn of this length, which earns some itself."""
-        if not self.capped:
+    def ready_at(self, now: float) -> float:
+        """When there is credit for a turn, which earns some itself."""
+        if self.quota >= 1.0:
             return now
-        missing = length * (1.0 - self.quota) - self.accrue(now)
+        missing = self.length * (1.0 - self.quota) - self.accrue(now)
         return now if missing <= ROUNDING else now + missing / self.quota
 
     def left(self, now: float, unbilled: float) -> float:
