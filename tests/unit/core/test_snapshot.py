@@ -160,9 +160,8 @@ def _no_switches() -> dict[str, object]:
 def _untouched(uuid: str) -> dict[str, object]:
     sizes = dict.fromkeys(("allocated", "resident", "host", "pinned", "context", "target", "moving", "requested"), 0)
     counts = dict.fromkeys(("submissions", "window", "swapped_out", "swapped_in"), 0)
-    mode = "memory turns" if uuid == A else "free"
-    compute = {"mode": mode, "quota": 100, "scaled_quota": 100.0, "delivered": [0.0] * 3, "waiting_for_turn": None}
-    return {"uuid": uuid, "occupied_s": 0.0, "demand": 1.0, **sizes, **counts, **compute}
+    compute = {"mode": "memory turns", "quota": 100, "scaled_quota": 100.0, "waiting_for_turn": None}
+    return {"uuid": uuid, "occupied_s": 0.0, "demand": 1.0, "delivered": [0.0] * 3, **sizes, **counts, **compute}
 
 
 def test_turns_that_pass_from_client_to_client_are_counted() -> None:

@@ -7,7 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from nvshare.gpu.profiles import load
 from nvshare.lab.compute_model import ComputeTask, QuotaChange, run
+from nvshare.lab.model.run import ModelBackend
+from nvshare.lab.outcome import PLAIN, RunPlan, TaskPlan
+from nvshare.lab.workloads.spec import WORKLOADS
 
 BUSY = ComputeTask()
 TINY = ComputeTask(kernel=3e-6, gap=10e-6)
@@ -122,3 +126,16 @@ def test_throttling_and_scaling_are_told() -> None:
     alone = run(with_quotas(BUSY, 30), seconds=8.0).log
     throttling = [line for line in alone if "Throttling client c000000000000001 (Used: " in line]
     assert 3 <= len(throttling) <= 5
+
+
+def test_quotas_hold_among_tasks_that_do_not_fit_together() -> None:
+    workload = WORKLOADS["add"].shortened(0.3)
+    backend = ModelBackend(1, load("T4"))
+    solo = backend.run(RunPlan((TaskPlan("solo", workload),), PLAIN)).tasks[0].loop_seconds
+    tasks = tuple(TaskPlan(f"{quota}", workload, core_limit=quota) for quota in (30, 60))
+    outcome = backend.run(RunPlan(tasks))
+    assert outcome.switches > 2
+    assert [solo / task.loop_seconds for task in outcome.tasks] == [
+        pytest.approx(0.3, abs=2 * POINT),
+        pytest.approx(0.6, abs=3 * POINT),
+    ]

@@ -286,6 +286,7 @@ class Shared:
     def _return(self, grant: int) -> None:
         self._grant = 0
         self._turns.lost()
+        self._open_gate()  # who waited for a compute turn waits for the grant now
         self._terms = None
         self._returning = self._engine.start(self._give_back(grant))
 
