@@ -27,6 +27,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 FLOOR = 20_000  # events per second
 MOVING = "locks, memory takes turns"
+TURN_TAKERS = 8  # clients on a card that take compute turns
 FLOOR_MOVING = 2_000  # where each event plans the memory of a card anew
 
 
@@ -136,6 +137,42 @@ def memory_turns(count: int) -> float:
     return handled / elapsed
 
 
+def compute_turns(count: int) -> float:
+    """Everybody has a quota and always wants more: turns are given, end, and are asked for anew; timers and all."""
+    scheduler = Scheduler(Settings())
+    queue: deque[e.Event] = deque(e.GpuAdded(0.0, gpu(index), 80 * GIB, "A100-80G") for index in range(GPUS))
+    for client in range(1, TURN_TAKERS * GPUS + 1):
+        uuid = gpu(client)
+        quota = 10 + client % 7 * 15
+        queue.append(e.ClientRegistered(0.0, client, f"process:{client}", (e.HeldGpu(uuid),), core_limit=quota))
+        queue.append(e.LockRequested(0.0, client, uuid, 0))
+        queue.append(e.TurnRequested(0.0, client, uuid))
+    now, wake, handled = 0.0, 0.0, 0
+    ends: dict[tuple[int, str], tuple[float, c.GiveTurn]] = {}
+    began = time.perf_counter()
+    while handled < count:
+        if not queue:
+            due = min(((at, key) for key, (at, _) in ends.items()), default=(wake, None))
+            now = max(now, min(due[0], wake))
+            if due[1] is not None and due[0] <= now:
+                turn = ends.pop(due[1])[1]
+                queue.append(e.TurnOver(now, turn.client, turn.gpu, turn.number, turn.length or 0.0, 0.04, wants=True))
+            else:
+                queue.append(e.TimerFired(now))
+        for command in scheduler.handle(queue.popleft()):
+            if type(command) is c.GiveTurn and command.length is not None:
+                ends[command.client, command.gpu] = (now + command.length, command)
+            elif type(command) is c.EndTurn:
+                turn = ends[command.client, command.gpu][1]
+                ends[command.client, command.gpu] = (now, turn)
+            elif type(command) is c.WakeAt and command.at is not None:
+                wake = command.at
+        handled += 1
+    elapsed = time.perf_counter() - began
+    scheduler.validate()
+    return handled / elapsed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=200_000, help="per kind of load (default: 200000)")
@@ -145,10 +182,11 @@ def main() -> int:
         "locks, all running freely": replay(Mode.AUTO, free_running, options.events),
         "locks, all waiting for turns": turns(options.events),
         MOVING: memory_turns(options.events // 10),
+        "compute turns with quotas": compute_turns(options.events // 2),
         "memory and usage": replay(Mode.AUTO, memory, options.events),
     }
     floors = {load: FLOOR_MOVING if load == MOVING else FLOOR for load in rates}
-    print(f"scheduler core, {CLIENTS} clients on {GPUS} GPUs, one CPU (80 clients where memory takes turns)")
+    print(f"scheduler core, {CLIENTS} clients on {GPUS} GPUs, one CPU (80 where memory, 64 where compute takes turns)")
     for load, rate in rates.items():
         print(f"  {load:<30} {rate:>10,.0f} events/s (at least {floors[load]:,})")
     if options.json:

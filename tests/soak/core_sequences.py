@@ -1,7 +1,7 @@
 """Long random runs of the scheduler core: seeded sequences of events, every invariant checked after each event.
 
 ``python tests/soak/core_sequences.py [--sequences 100000] [--seed N] [--jobs N]``. A failing sequence is printed with
-its seed; ``--sequences 1 --seed <that seed>`` repeats it.
+its seed; odd ones are about compute turns too; ``--sequences 1 --seed <that seed>`` repeats it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "unit" / "core")]
 
+from core_compute_world import ComputeWorld  # noqa: E402
 from core_world import STEP_RANGE, Step, World  # noqa: E402
 
 STEPS = (10, 80)  # shortest and longest sequence
@@ -39,7 +40,7 @@ def run_batch(seeds: range) -> list[tuple[int, str]]:
     failures = []
     for seed in seeds:
         try:
-            World().run(sequence(seed))
+            (ComputeWorld if seed % 2 else World)().run(sequence(seed))
         except Exception:
             failures.append((seed, traceback.format_exc()))
     return failures

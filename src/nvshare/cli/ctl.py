@@ -138,12 +138,8 @@ def _watch(socket: Path) -> None:
 @click.option("--pod", metavar="NAMESPACE/NAME", help="Whose quota: this pod.")
 @click.option("--run", metavar="ID", help="Whose quota: this `nvshare run`.")
 @click.option("--mem", metavar="SIZE", help="Memory quota, e.g. 4GiB, or none.")
-@click.option(
-    "--cores", metavar="PERCENT", help="Compute quota in percent of one GPU, 1 to 100, or none. Not enforced yet."
-)
-@click.option(
-    "--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks. Not enforced yet."
-)
+@click.option("--cores", metavar="PERCENT", help="Compute quota in percent of one GPU, 1 to 99; 100 or none: no quota.")
+@click.option("--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks.")
 @click.pass_obj
 def set_command(socket: Path, /, mode: str | None, **options: Any) -> None:
     """Change the scheduling mode, or the quotas of one client's group.
@@ -161,8 +157,6 @@ def set_command(socket: Path, /, mode: str | None, **options: Any) -> None:
         )
     if limits:  # before the mode: of the two only this can be refused, and then nothing is to change
         click.echo(_describe_group(_ask(socket, "limit", target=targets, **limits)["group"]))
-        if limits.keys() & {"cores", "priority"}:
-            click.echo("[NVSHARE][WARN]: cores and priority are stored and shown, but not enforced yet", err=True)
     if mode:
         click.echo(describe_settings(_ask(socket, "set", mode=mode)["settings"]))
 
@@ -188,10 +182,11 @@ def _limits(mem: str | None, cores: str | None, priority: str | None) -> dict[st
 
 def _describe_group(group: dict[str, Any]) -> str:
     mem, cores = group.get("mem_limit"), group.get("core_limit")
+    limited = cores is not None and cores < config.CORE_BOUNDS[1]
     origin = _ORIGINS.get(group.get("mem_limit_from") or "", "")
     return (
         f"{group['id']}: memory {config.format_size(mem) + origin if mem else 'without limit'}, "
-        f"cores {f'{cores} %' if cores else 'without limit'}, priority {group.get('priority') or 'normal'}"
+        f"cores {f'{cores} %' if limited else 'without limit'}, priority {group.get('priority') or 'normal'}"
     )
 
 

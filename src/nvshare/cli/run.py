@@ -264,8 +264,12 @@ def _end_leftovers() -> None:
 @click.option("--card-memory", type=SIZE, help="When a scheduler is started: bytes all tasks may allocate on a card.")
 @click.option("--mode", type=click.Choice(config.MODES), help="When a scheduler is started: how tasks share a card.")
 @click.option(
-    "--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks. Not enforced yet."
+    "--cores",
+    type=click.IntRange(*config.CORE_BOUNDS),
+    metavar="PERCENT",
+    help="Compute quota of all its processes together, in percent of one GPU; 100: no quota.",
 )
+@click.option("--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks.")
 @click.option("--name", "label", help="How nvsharectl status calls this run. Default: the command's name.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
@@ -274,6 +278,7 @@ def command(
     speed: float | None,
     card_memory: int | None,
     mode: str | None,
+    cores: int | None,
     priority: str | None,
     label: str | None,
     command: tuple[str, ...],
@@ -282,7 +287,7 @@ def command(
 
     \b
     nvshare run -- python train.py
-    nvshare run --mem 4GiB --name trial-7 -- python train.py
+    nvshare run --mem 4GiB --cores 30 --name trial-7 -- python train.py
     nvshare run --sim 2xT4 --speed 10 -- ./program
 
     Talks to the scheduler of this machine, or starts one for you when none answers. All processes below the command
@@ -291,14 +296,14 @@ def command(
     library = interposer()
     place = surroundings(spec, speed)
     start_scheduler(place, card_memory, mode)
-    quotas = {"label": label or os.path.basename(command[0]), "mem": mem, "priority": priority}
+    quotas = {"label": label or os.path.basename(command[0]), "mem": mem, "cores": cores, "priority": priority}
     variables = {**place.variables, "NVSHARE_SOCK": str(place.socket), "LD_PRELOAD": config.preload_with(library)}
     raise SystemExit(_run(command, variables, place.socket, quotas))
 
 
 def _quota_variables(quotas: Mapping[str, Any]) -> dict[str, str]:
     """The quotas as a task may look them up."""
-    names = {"mem": "NVSHARE_GPU_MEMORY_LIMIT", "priority": "NVSHARE_PRIORITY"}
+    names = {"mem": "NVSHARE_GPU_MEMORY_LIMIT", "cores": "NVSHARE_GPU_CORE_LIMIT", "priority": "NVSHARE_PRIORITY"}
     return {names[name]: str(value) for name, value in quotas.items() if name in names and value is not None}
 
 

@@ -12,14 +12,15 @@ from rich.text import Text
 from nvshare import config
 
 Snapshot = dict[str, Any]
+_WHOLE = 100  # percent
 _CHUNK = 128 << 20  # bytes; memory moves in pieces of this size, less is only room for one
 
 
 def status_view(snapshot: Snapshot) -> Group:
     """Cards, clients, and in words what is not plain from the figures."""
     header = Text(f"nvshare {snapshot['scheduler'].get('release', '')} – {describe_settings(snapshot['settings'])}")
-    body = _client_table(snapshot) if snapshot["clients"] else Text("no clients")
-    return Group(header, _gpu_table(snapshot["gpus"]), body, *map(Text, _explanations(snapshot)))
+    clients = (_client_table(snapshot), _compute_table(snapshot)) if snapshot["clients"] else (Text("no clients"),)
+    return Group(header, _gpu_table(snapshot["gpus"]), *clients, *map(Text, _explanations(snapshot)))
 
 
 def describe_settings(settings: dict[str, Any]) -> str:
@@ -78,6 +79,21 @@ def _client_table(snapshot: Snapshot) -> Table:
     return table
 
 
+def _compute_table(snapshot: Snapshot) -> Table:
+    """Compute time: the quota, what it comes to beside the others, what was delivered, what it would use alone."""
+    places = _places(snapshot)
+    figures = (">CORES", ">SCALED", ">LAST 1 s", ">10 s", ">60 s", ">DEMAND")
+    table = _table("CLIENT", "GPU", *figures, "PRIORITY", "RUNS", flexible="RUNS")
+    for client in snapshot["clients"]:
+        for gpu in client["gpus"]:
+            quota = f"{gpu['quota']} %" if gpu["quota"] < _WHOLE else "-"
+            scaled = f"{gpu['scaled_quota']:.1f} %" if gpu["scaled_quota"] < gpu["quota"] else "-"
+            parts = [f"{part * _WHOLE:.1f} %" for part in (*gpu["delivered"], gpu["demand"])]
+            how = "freely" if gpu["mode"] == "free" else f"in {gpu['mode']}"
+            _add_row(table, client["id"], places[gpu["uuid"]], quota, scaled, *parts, client["priority"], how)
+    return table
+
+
 def _places(snapshot: Snapshot) -> dict[str, str]:
     return {gpu["uuid"]: f"#{index}" for index, gpu in enumerate(snapshot["gpus"])}
 
@@ -102,6 +118,8 @@ def _explanations(snapshot: Snapshot) -> Iterator[str]:
             where = f"{client['id']} on {places[gpu['uuid']]}"
             if gpu["waiting_for"] is not None:
                 yield f"{where} waits for {gpu['waiting_for']}"
+            if gpu["waiting_for_turn"] is not None:
+                yield f"{where} waits for {gpu['waiting_for_turn']}"
             if gpu["moving"] >= _CHUNK:
                 yield f"{where} moves {config.format_size(gpu['moving'])}"
 

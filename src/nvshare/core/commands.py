@@ -47,6 +47,37 @@ class Drop(Command):
 
 
 @dataclass(frozen=True)
+class SetTerms(Command):
+    """TERMS: how the client runs while it holds the grant: in compute turns, with so many seconds of work in flight, or
+    freely. Freely makes a turn that it has void."""
+
+    client: int
+    gpu: str
+    turns: bool
+    in_flight: float = 0.0
+
+
+@dataclass(frozen=True)
+class GiveTurn(Command):
+    """TURN_OK. Issued again with the same number when its length changes, counted from the first."""
+
+    client: int
+    gpu: str
+    number: int
+    length: float | None  # seconds; None: until told
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class EndTurn(Command):
+    """END_TURN."""
+
+    client: int
+    gpu: str
+    number: int
+
+
+@dataclass(frozen=True)
 class GrantMemory(Command):
     client: int
     gpu: str

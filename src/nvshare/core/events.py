@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nvshare.core.settings import Mode, Priority, SwitchTime
+from nvshare.core.settings import Mode, Priority, SwitchTime, TurnEnd
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,28 @@ class LockReleased(Event):
     grant: int
     stuck: bool = False  # the drain passed its deadline: the client's work still runs
     drain: float = 0.0  # seconds the drain took
+
+
+@dataclass(frozen=True)
+class TurnRequested(Event):
+    """The client holds the grant of this GPU and has work, but no compute turn."""
+
+    client: int
+    gpu: str
+
+
+@dataclass(frozen=True)
+class TurnOver(Event):
+    """The client's gate is shut. Comes again, with ``pending`` 0 and the final figures, when all work has ended."""
+
+    client: int
+    gpu: str
+    number: int
+    used: float  # seconds with unfinished work, until now
+    busy: float = 0.0  # part of it in which the GPU itself was at work for this client
+    pending: float = 0.0  # seconds of work still in flight
+    reason: TurnEnd = TurnEnd.ENDED
+    wants: bool = False  # a submitter waits already
 
 
 @dataclass(frozen=True)

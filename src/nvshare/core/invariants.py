@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from nvshare.core.invariants_compute import COMPUTE_INVARIANTS
 from nvshare.core.policy.multiprogramming import computed_room, limit, oversubscribed
 from nvshare.core.residency import can_ever_run
-from nvshare.core.selection import chosen, is_contended
+from nvshare.core.selection import chosen, is_contended, passed_over
 from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Node, Standing
 
 if TYPE_CHECKING:
+    from nvshare.core.compute import Compute
     from nvshare.core.turns import Turns
 
 EPSILON = 1e-6  # seconds; times are sums of floats
@@ -28,9 +30,12 @@ class InvariantBroken(AssertionError):
         self.name = name
 
 
-def check(node: Node, turns: Turns) -> None:
+def check(node: Node, turns: Turns, compute: Compute) -> None:
     for name, invariant in INVARIANTS.items():
         for detail in invariant(node, turns):
+            raise InvariantBroken(name, detail, node)
+    for name, invariant_of_turns in COMPUTE_INVARIANTS.items():
+        for detail in invariant_of_turns(node, compute):
             raise InvariantBroken(name, detail, node)
 
 
@@ -160,7 +165,7 @@ def _gone_own_nothing(node: Node, turns: Turns) -> Iterator[str]:
             yield f"{client:016x} is gone but still in group {group.id}"
         if not group.clients and not group.opened:
             yield f"group {group.id} has neither clients nor an owner"
-    for client in turns.alarms.clients() - node.clients.keys():
+    for client in turns.alarms.owners() - node.clients.keys():
         yield f"{client:016x} is gone but has an alarm"
 
 
@@ -188,7 +193,7 @@ def _work_conserving(node: Node, turns: Turns) -> Iterator[str]:
 
 def _held_up(turns: Turns, place: Attachment) -> bool:
     gpu = place.gpu
-    if place.standing is Standing.DRAINING or not place.whole:
+    if place.standing is Standing.DRAINING or not place.whole or (gpu.turns and passed_over(place)):
         return True
     if not gpu.turns or place in chosen(turns.node.settings, gpu):
         return False
@@ -231,7 +236,7 @@ def _nobody_starves(node: Node, turns: Turns) -> Iterator[str]:
 
 def _turns_end(node: Node, turns: Turns) -> Iterator[str]:
     """Whoever drains, or holds a turn that others wait for, has an alarm, and it is not overdue."""
-    alarmed = turns.alarms.clients()
+    alarmed = turns.alarms.owners()
     for client in node.clients.values():
         if _must_end(client, turns) and client.id not in alarmed:
             yield f"{client.hex} is never told that its turn or drain is over"

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nvshare.core import events, ledger
-from nvshare.core.commands import Command, Expel, Level, Log, SchedOff, SchedOn
+from nvshare.core.commands import Command, Expel, Level, Log, SchedOff, SchedOn, WakeAt
+from nvshare.core.compute import Compute
 from nvshare.core.invariants import check
 from nvshare.core.limits import Limits
 from nvshare.core.policy.demand import measured
@@ -28,7 +29,9 @@ class Scheduler:
     def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
         self._node = Node(settings)
         self._turns = Turns(self._node)
+        self._compute = Compute(self._node)
         self._limits = Limits(self._node)
+        self._wake: float | None = None
         self._handlers: dict[type[events.Event], Callable[[Any], None]] = {
             events.GpuAdded: self._gpu_added,
             events.ClientRegistered: self._client_registered,
@@ -36,6 +39,8 @@ class Scheduler:
             events.ClientGone: self._client_gone,
             events.LockRequested: self._lock_requested,
             events.LockReleased: self._lock_released,
+            events.TurnRequested: self._turn_requested,
+            events.TurnOver: self._turn_over,
             events.MemoryRequested: self._memory_requested,
             events.MemoryUpdated: self._memory_updated,
             events.ContextMeasured: self._context_measured,
@@ -59,12 +64,23 @@ class Scheduler:
         node.story.append((event, commands))
         node.now = max(node.now, event.now)
         self._handlers[type(event)](event)
+        self._compute.spare_memory(self._turns)
         self._turns.settle()
+        self._compute.settle()
+        self._set_wake()
         return commands
+
+    def _set_wake(self) -> None:
+        """One timer for all."""
+        due = [at for at in (self._turns.alarms.next(), self._compute.alarms.next()) if at is not None]
+        at = min(due, default=None)
+        if at != self._wake:
+            self._wake = at
+            self._node.commands.append(WakeAt(at))
 
     def validate(self) -> None:
         """Raise ``InvariantBroken``, with the recent story, when the state contradicts itself or a guarantee."""
-        check(self._node, self._turns)
+        check(self._node, self._turns, self._compute)
 
     def snapshot(self, now: float) -> Snapshot:
         """What ``status`` shows. Changes nothing."""
@@ -129,6 +145,7 @@ class Scheduler:
             event.can_swap and event.oversize,
         )
         self._limits.join(client, event.mem_limit, event.core_limit, event.priority)
+        self._compute.quotas_changed(client.group)
         node.commands.append(SchedOn(client.id) if node.settings.anti_thrash else SchedOff(client.id))
         self._attach(client, event.gpus)
         self._limits.send_cores(client)
@@ -170,6 +187,7 @@ class Scheduler:
             gpu = self._node.gpus[held.gpu]
             place = client.gpus[gpu.uuid] = gpu.attachments[client.id] = Attachment(client, gpu)
             place.measured_at = client.active(self._node.now)
+            place.compute.delivered.note(self._node.now, 0.0)
             ledger.adopt(place, held.allocated, held.resident)
             ledger.expect_context(place, self._node.settings)
             self._limits.send_memory(client, gpu)
@@ -179,6 +197,8 @@ class Scheduler:
                 f"Pod namespace = {client.pod_namespace or 'none'}",
             )
         client.gpus = dict(sorted(client.gpus.items()))
+        for place in client.gpus.values():
+            self._compute.look(place.gpu)
         for place in client.gpus.values() if len(client.gpus) > 1 else ():
             place.gpu.gangs[client.id] = None
 
@@ -208,6 +228,7 @@ class Scheduler:
 
     def _remove(self, client: Client) -> None:
         self._log(Level.INFO, f"Removing client {client.hex}")
+        self._compute.remove(client)
         self._turns.remove(client)
         del self._node.clients[client.id]
         for place in client.gpus.values():
@@ -246,7 +267,17 @@ class Scheduler:
             self._turns.release(place, event.grant, event.stuck)
 
     def _timer_fired(self, event: events.TimerFired) -> None:
-        self._turns.timer_fired()
+        self._wake = None  # it is spent, whatever it was set to
+
+    def _turn_requested(self, event: events.TurnRequested) -> None:
+        place = self._place(event.client, event.gpu)
+        if place is not None:
+            self._compute.request(place)
+
+    def _turn_over(self, event: events.TurnOver) -> None:
+        place = self._place(event.client, event.gpu)
+        if place is not None:
+            self._compute.over(place, event)
 
     # --- memory
 
@@ -283,8 +314,9 @@ class Scheduler:
         moved = max(0, out - place.swapped_out) + max(0, into - place.swapped_in)
         self._node.counters.swapped_bytes += moved
         place.swapped_out, place.swapped_in = out, into
+        self._compute.used(place, event.occupied)
         if event.occupied > place.occupied or event.submissions == place.submissions:  # else it is not measured yet
-            active = place.client.active(event.now)
+            active = place.client.active(event.now) - place.compute.waiting(event.now)
             demand = measured(place.demand, event.occupied - place.occupied, active - place.measured_at)
             place.measured_at = active
             self._turns.demand_changed(place, demand)
@@ -332,6 +364,7 @@ class Scheduler:
             node.commands.extend(answer(client) for client in node.clients)
         if node.settings != before:
             self._turns.settings_changed()
+            self._compute.quotas_changed()
 
     def _group_opened(self, event: events.GroupOpened) -> None:
         self._limits.open(event.group, event.label, event.mem_limit, event.core_limit, event.priority)
@@ -345,7 +378,8 @@ class Scheduler:
         self._quotas_changed()
 
     def _quotas_changed(self) -> None:
-        """Requests that wait may be over them now."""
+        """Turns follow them, and requests that wait may be over them now."""
+        self._compute.quotas_changed()
         for gpu in self._node.gpus.values():
             if gpu.pending:
                 self._turns.reconsider(gpu)

@@ -21,7 +21,7 @@ def chosen(settings: Settings, gpu: GpuState) -> list[Attachment]:
     serial = settings.mode is Mode.SERIAL
     if serial and (gpu.running or gpu.draining):
         return []
-    waiting = (place for place in gpu.queue.values() if can_ever_run(place.client))
+    waiting = (place for place in gpu.queue.values() if can_ever_run(place.client) and not passed_over(place))
     if serial:
         return list(islice(waiting, 1))
     here = room(gpu)
@@ -38,8 +38,15 @@ def waiters(gpu: GpuState) -> tuple[list[Attachment], list[Attachment]]:
     able: list[Attachment] = []
     unable: list[Attachment] = []
     for place in gpu.queue.values():
-        (able if can_ever_run(place.client) else unable).append(place)
+        (able if can_ever_run(place.client) and not passed_over(place) else unable).append(place)
     return able, unable
+
+
+def passed_over(place: Attachment) -> bool:
+    """It has used up its compute quota, and somebody waits who has not: memory that it cannot use goes to that one."""
+    if not place.compute.throttled:
+        return False
+    return any(can_ever_run(other.client) and not other.compute.throttled for other in place.gpu.queue.values())
 
 
 def has_room(settings: Settings, place: Attachment) -> bool:
@@ -60,7 +67,10 @@ def has_room(settings: Settings, place: Attachment) -> bool:
 def is_contended(settings: Settings, gpu: GpuState) -> bool:
     """Somebody waits who could run if a holder left."""
     next_ones = chosen(settings, gpu)
-    return any(place not in next_ones and can_ever_run(place.client) for place in gpu.queue.values())
+    return any(
+        place not in next_ones and not place.compute.throttled and can_ever_run(place.client)
+        for place in gpu.queue.values()
+    )
 
 
 def surplus(settings: Settings, gpu: GpuState) -> list[Attachment]:

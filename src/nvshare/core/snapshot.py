@@ -12,6 +12,7 @@ from nvshare.core.state import Attachment, Client, GpuState, Group, Node, Standi
 
 VERSION = 1  # of this layout
 GIB = 1 << 30
+WINDOWS = (1.0, 10.0, 60.0)  # seconds over which delivered time is told
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,11 @@ class ClientGpuView:
     target: int  # bytes it may have on the card now, at most what it has allocated
     moving: int  # bytes on their way to or from the card
     requested: int  # bytes of its requests that wait for room on the card
+    mode: str  # "free", "compute turns" or "memory turns"
+    quota: int  # percent of the card's time, of its group
+    scaled_quota: float  # the same among those who are active now
+    delivered: tuple[float, ...]  # part of the last 1, 10 and 60 s in which it had unfinished work there
+    waiting_for_turn: str | None  # in words: why it may not compute now although it holds the card
 
 
 @dataclass(frozen=True)
@@ -184,7 +190,7 @@ def _client(node: Node, client: Client, now: float) -> ClientView:
         mem_limit=group.mem_limit.effective,
         core_limit=group.core_percent,
         state=_state(node, client),
-        gpus=tuple(_client_gpu(place, now) for place in client.gpus.values()),
+        gpus=tuple(_client_gpu(node, place, now) for place in client.gpus.values()),
     )
 
 
@@ -198,7 +204,7 @@ def _state(node: Node, client: Client) -> str:
     return "waiting" if client.ticket else "idle"
 
 
-def _client_gpu(place: Attachment, now: float) -> ClientGpuView:
+def _client_gpu(node: Node, place: Attachment, now: float) -> ClientGpuView:
     return ClientGpuView(
         uuid=place.gpu.uuid,
         allocated=place.allocated,
@@ -216,7 +222,37 @@ def _client_gpu(place: Attachment, now: float) -> ClientGpuView:
         target=place.bound,
         moving=0 if place.whole and not place.earlier else abs(place.resident - place.bound),
         requested=place.wanted,
+        mode=_mode(node, place),
+        quota=place.client.group.core_percent,
+        scaled_quota=round(_scaled_quota(place), 1),
+        delivered=tuple(round(place.compute.delivered.over(seconds, now), 4) for seconds in WINDOWS),
+        waiting_for_turn=_waiting_for_turn(place, now),
     )
+
+
+def _mode(node: Node, place: Attachment) -> str:
+    if place.gpu.turns and node.settings.anti_thrash:
+        return "memory turns"
+    return "compute turns" if place.compute.told else "free"
+
+
+def _scaled_quota(place: Attachment) -> float:
+    book = place.gpu.compute.books.get(place.client.group.id)
+    return float(place.client.group.core_percent) if book is None else book.share * 100
+
+
+def _waiting_for_turn(place: Attachment, now: float) -> str | None:
+    """Why a client that asks for a compute turn has none."""
+    state, card = place.compute, place.gpu.compute
+    if not state.asks:
+        return None
+    if state.ready_since is None:
+        return f"its quota of {place.client.group.core_percent} %"
+    holder = card.exclusive
+    if holder is None:
+        return "the end of its own work"
+    left = "" if holder.end is None else f", {max(0.0, holder.end - now) * 1000:.0f} ms more"
+    return f"compute turn of {holder.place.client.hex}{left}"
 
 
 def _waiting_for(place: Attachment, now: float) -> str | None:

@@ -4,9 +4,7 @@ Plain data. Bytes and targets change only in ``ledger.py``, standings and queues
 memory that wait only in ``residency.py``, membership only in ``scheduler.py``; all of them only inside
 ``Scheduler.handle``.
 
-Where later parts will live: compute turns (enforcement of ``core_limit`` and ``priority``) bill
-``Attachment.occupied`` against the group's quota per card, beside ``GpuState.running``, without touching the queue of
-memory turns.
+Compute turns live beside ``GpuState.running``, without touching the queue of memory turns: ``state_compute.py``.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from nvshare.core.events import Event
 from nvshare.core.policy.precedence import Layers
 from nvshare.core.policy.quantum import REMEMBERED
 from nvshare.core.settings import SIZE_MAX, Priority, Settings
+from nvshare.core.state_compute import CardCompute, PlaceCompute
 
 STORY_LENGTH = 40  # events remembered for the message of a broken invariant
 CORE_LIMIT_DEFAULT = 100
@@ -75,6 +74,7 @@ class Attachment:
     window: int = 0
     swapped_out: int = 0
     swapped_in: int = 0
+    compute: PlaceCompute = field(default_factory=PlaceCompute)
 
     @property
     def need(self) -> int:
@@ -215,6 +215,7 @@ class GpuState:
     moved_out: int = 0  # bytes since the last switch
     moved_in: int = 0
     last_switch: Switch | None = None
+    compute: CardCompute = field(default_factory=CardCompute)
 
 
 @dataclass(slots=True, eq=False)
@@ -271,4 +272,5 @@ class Node:
     groups: dict[str, Group] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
+    shifted: list[Attachment] = field(default_factory=list)  # grants that began or ended; compute turns follow
     story: deque[tuple[Event, list[Command]]] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nvshare.core.commands import Drop, Grant, Level, Log, WakeAt
+from nvshare.core.commands import Drop, Grant, Level, Log
 from nvshare.core.policy.multiprogramming import MIB, reason, takes_turns
 from nvshare.core.policy.quantum import longest_turn, quantum, typical
 from nvshare.core.residency import Residency, can_ever_run
@@ -30,7 +30,7 @@ class Turns:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.memory = Residency(node)
-        self.alarms = Alarms()
+        self.alarms: Alarms[int] = Alarms()
         self.late = 0.0  # seconds in which alarms were late or memory was on its way, in all: no fault of the queue
         self._last_grant = 0
         self._last_ticket = 0
@@ -41,7 +41,6 @@ class Turns:
         self._unbound = False
         self._events = 0
         self._last_turn = 0
-        self._wake: float | None = None
 
     # --- what clients do
 
@@ -130,6 +129,10 @@ class Turns:
             self.memory.forget(place)
         self.alarms.set(client.id, None)
 
+    def cut_short(self, client: Client) -> None:
+        """The client cannot use the memory it holds, and others could: its turn is over."""
+        self._drop(client)
+
     # --- what operators do
 
     def suspend(self) -> None:
@@ -153,7 +156,7 @@ class Turns:
     # --- settling
 
     def settle(self) -> None:
-        """Grant what can be granted, end what is over, until nothing changes; then say when to look again."""
+        """Grant what can be granted, end what is over, until nothing changes."""
         now = self.node.now
         self._account_for_delays(now)
         while True:
@@ -174,7 +177,6 @@ class Turns:
             self._rebound()
         if self._arrivals:
             self._log_parked()
-        self._set_wake()
 
     def _account_for_delays(self, now: float) -> None:
         due = self.alarms.next()
@@ -184,10 +186,6 @@ class Turns:
             self.late += now - due
         self._settled_at = now
         self._events += 1
-
-    def timer_fired(self) -> None:
-        """The shell's timer is spent, whatever it was set to."""
-        self._wake = None
 
     def rebound(self) -> None:
         """Something changed that no queue could foresee: its guarantees begin anew, with what is true in the end."""
@@ -289,8 +287,8 @@ class Turns:
             self.memory.prepare(gpu)
 
     def _note_awaited(self, gpu: GpuState) -> None:
-        """Does somebody here wait for memory rather than for a turn? That time is not the queue's to answer for."""
-        awaited = bool(gpu.pending)
+        """Does somebody here wait for memory or for its quota? That time is not the queue's to answer for."""
+        awaited = bool(gpu.pending or gpu.compute.throttled)
         if gpu.queue and (gpu.stuck or gpu.lacking or gpu.silent):
             for place in chosen(self.node.settings, gpu):
                 if not place.whole:
@@ -349,6 +347,7 @@ class Turns:
         place.grant = number
         vacant = not gpu.running and not gpu.draining
         gpu.running[client.id] = place
+        self.node.shifted.append(place)
         gpu.allocated_running += place.allocated
         self.node.counters.grants += 1
         if gpu.turns and gpu.last_holder not in (0, client.id):
@@ -452,6 +451,7 @@ class Turns:
         gpu = place.gpu
         gpu.ended_at = self.node.now
         del gpu.running[place.client.id]
+        self.node.shifted.append(place)
         gpu.allocated_running -= place.allocated
         place.exclusive = place.contended = False
         place.quantum = None
@@ -554,12 +554,6 @@ class Turns:
         self.node.commands.append(
             Grant(place.client.id, gpu.uuid, place.grant, place.exclusive, place.contended, place.quantum, running)
         )
-
-    def _set_wake(self) -> None:
-        at = self.alarms.next()
-        if at != self._wake:
-            self._wake = at
-            self.node.commands.append(WakeAt(at))
 
     def _log(self, level: Level, text: str) -> None:
         self.node.commands.append(Log(level, text))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nvshare.core import commands, events
-from nvshare.core.settings import Priority
+from nvshare.core.settings import Priority, TurnEnd
 from nvshare.wire import messages as wire
 
 _MAX_U32 = 0xFFFFFFFF
 _TOLD = frozenset(reason.value for reason in wire.ReleaseReason)
+_TURN_ENDS = {reason.value: TurnEnd(reason.value) for reason in wire.TurnReason}
 
 
 class BadMessage(Exception):
@@ -114,6 +115,27 @@ def _usage_reported(now: float, client: int, gpus: Sequence[str], message: wire.
     )
 
 
+def _turn_requested(now: float, client: int, gpus: Sequence[str], message: wire.ReqTurn) -> events.Event:
+    return events.TurnRequested(now, client, _gpu(message.gpu, gpus))
+
+
+def _turn_over(now: float, client: int, gpus: Sequence[str], message: wire.TurnOver) -> events.Event:
+    reason = _TURN_ENDS.get(message.reason)
+    if reason is None:
+        raise BadMessage(f"TURN_OVER for reason {message.reason}, allowed are 0 to {max(_TURN_ENDS)}")
+    return events.TurnOver(
+        now,
+        client,
+        _gpu(message.gpu, gpus),
+        message.number,
+        used=message.used_us / 1e6,
+        busy=message.busy_us / 1e6,
+        pending=message.pending_us / 1e6,
+        reason=reason,
+        wants=bool(message.wants),
+    )
+
+
 ToEvent = Callable[[float, int, Sequence[str], wire.Message], events.Event]
 
 TO_EVENT: dict[type[wire.Message], ToEvent] = {
@@ -122,12 +144,23 @@ TO_EVENT: dict[type[wire.Message], ToEvent] = {
     wire.MemRequest: _memory_requested,  # type: ignore[dict-item]
     wire.MemUpdate: _memory_updated,  # type: ignore[dict-item]
     wire.Usage: _usage_reported,  # type: ignore[dict-item]
+    wire.ReqTurn: _turn_requested,  # type: ignore[dict-item]
+    wire.TurnOver: _turn_over,  # type: ignore[dict-item]
 }
 """Messages of a registered client that become one event each; called with the time, its id and its GPUs in order."""
 
 
 def _milliseconds(seconds: float) -> int:
     return max(0, min(_MAX_U32, round(seconds * 1000)))
+
+
+def _microseconds(seconds: float) -> int:
+    return max(0, min(_MAX_U32, round(seconds * 1e6)))
+
+
+def _turn_ok(command: commands.GiveTurn, gpu: int) -> wire.Message:
+    length = 0 if command.length is None else max(1, _microseconds(command.length))
+    return wire.TurnOk(gpu, command.number, wire.FLAG_ALONE * command.alone, length)
 
 
 def _lock_ok(command: commands.Grant, gpu: int) -> wire.Message:
@@ -139,6 +172,9 @@ def _lock_ok(command: commands.Grant, gpu: int) -> wire.Message:
 _GPU_COMMANDS: dict[type[commands.Command], Callable[..., wire.Message]] = {
     commands.Grant: _lock_ok,
     commands.Drop: lambda c, gpu: wire.DropLock(gpu, c.grant, _milliseconds(c.deadline)),
+    commands.SetTerms: lambda c, gpu: wire.Terms(gpu, wire.FLAG_TURNS * c.turns, _microseconds(c.in_flight)),
+    commands.GiveTurn: _turn_ok,
+    commands.EndTurn: lambda c, gpu: wire.EndTurn(gpu, c.number),
     commands.GrantMemory: lambda c, gpu: wire.MemAvailable(gpu, c.request, c.bytes),
     commands.HoldMemory: lambda c, gpu: wire.WaitForMem(gpu, c.request, c.bytes),
     commands.DenyMemory: lambda c, gpu: wire.MemDenied(gpu, c.request, c.bytes, c.limit, int(c.reason)),

@@ -13,7 +13,7 @@ PLAIN = "plain"  # the mode of a run without nvshare
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """One process: what it runs, on which GPU of the node, with which seed and under which memory quota.
+    """One process: what it runs, on which GPU of the node, with which seed and under which quotas.
 
     Tasks stay until all are done, unless one ``leaves`` after its own loop or is killed (SIGKILL) once it has done
     ``killed_at`` iterations. ``marks`` launches at a time the task notes how far it is.
@@ -24,6 +24,8 @@ class TaskPlan:
     gpu: int = 0
     seed: int = 1
     mem_limit: int | None = None
+    core_limit: int | None = None  # percent
+    urgent: bool = False  # high priority
     expected: str = "PASS"
     marks: int | None = None
     leaves: bool = False

@@ -21,6 +21,8 @@ CTL = {
     ("set", "--pid", "1", "--client", "ab", "--mem", "1Gi"): "give --mode, or one of",
     ("set", "--pid", "1", "--mem", "4X"): "use 4Gi or 4GiB",
     ("set", "--pid", "1", "--cores", "0"): "from 1 to 100, or none",
+    ("set", "--pid", "1", "--cores", "-5"): "from 1 to 100, or none",
+    ("set", "--pid", "1", "--cores", "101"): "from 1 to 100, or none",
     ("set", "--pid", "1", "--cores", "half"): "from 1 to 100, or none",
     ("set", "--pid", "me", "--mem", "1Gi"): "not a valid integer",
     ("set", "--pid", "1", "--priority", "low"): "'normal', 'high'",
@@ -37,6 +39,13 @@ def test_nvsharectl_says_what_is_allowed(arguments):
     assert result.exit_code == 2
     assert CTL[arguments] in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("cores", ["0", "-1", "101", "half"])
+def test_nvshare_run_says_which_cores_are_allowed(cores):
+    result = CliRunner().invoke(nvshare, ["run", "--cores", cores, "--", "true"])
+    assert result.exit_code == 2
+    assert "1<=x<=100" in result.output or "not a valid integer" in result.output
 
 
 SCHEDULER = {

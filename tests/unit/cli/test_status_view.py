@@ -12,6 +12,8 @@ from nvshare.client.connection import NoScheduler, SchedulerError
 
 GIB = 1 << 30
 UUIDS = ("GPU-dc895bd6-43d7-a984-b1ee-870332194bd1", "GPU-0a1b2c3d-43d7-a984-b1ee-870332194bd1")
+COMPUTE = {"quota": 80, "scaled_quota": 66.67, "delivered": [0.671, 0.655, 0.5], "demand": 1.0,
+           "mode": "compute turns", "waiting_for_turn": "its quota of 80 %"}  # fmt: skip
 SNAPSHOT = {
     "version": 1,
     "scheduler": {"release": "0.1.0"},
@@ -25,13 +27,14 @@ SNAPSHOT = {
     ],
     "clients": [
         {"id": "a12c4b64b99e09dc", "pid": 4194303, "name": "python3.11-debug", "pod": "", "namespace": "",
-         "group": "run:4711", "mem_limit": 4 * GIB, "state": "running",
+         "group": "run:4711", "mem_limit": 4 * GIB, "state": "running", "priority": "high",
          "gpus": [{"uuid": uuid, "allocated": 4 * GIB, "resident": 4 * GIB, "host": 0, "moving": 0,
-                   "occupied_s": 12345.6, "waiting_for": None} for uuid in UUIDS]},
+                   "occupied_s": 12345.6, "waiting_for": None, **COMPUTE} for uuid in UUIDS]},
         {"id": "0123456789abcdef", "pid": 12, "name": "add", "pod": "nvshare-small-1", "namespace": "default",
-         "group": "pod:x", "mem_limit": None, "state": "waiting",
+         "group": "pod:x", "mem_limit": None, "state": "waiting", "priority": "normal",
          "gpus": [{"uuid": UUIDS[0], "allocated": 0, "resident": 0, "host": 0, "moving": 0, "occupied_s": 0.0,
-                   "waiting_for": "turn of a12c4b64b99e09dc, at most 9 s"}]},
+                   "waiting_for": "turn of a12c4b64b99e09dc, at most 9 s", **COMPUTE, "quota": 100, "mode": "free",
+                   "waiting_for_turn": None}]},
     ],
     "groups": [{"id": "run:4711", "label": "trial-7"}, {"id": "pod:x", "label": ""}],
 }  # fmt: skip
@@ -71,6 +74,12 @@ def test_ids_and_states_are_whole_in_a_narrow_terminal(width):
     assert "waiting" in text
     assert "12345.6 s" in text
     assert "…" in text or width > 80
+
+
+def test_status_tells_quotas_what_they_come_to_and_what_was_delivered():
+    lines = [" ".join(line.split()) for line in draw(SNAPSHOT, 120).splitlines() if "compute turns" in line]
+    assert lines[0] == "a12c4b64b99e09dc #0 80 % 66.7 % 67.1 % 65.5 % 50.0 % 100.0 % high in compute turns"
+    assert "a12c4b64b99e09dc on #0 waits for its quota of 80 %" in draw(SNAPSHOT, 120)
 
 
 def test_status_explains_turns_and_waiting():

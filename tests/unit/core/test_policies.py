@@ -96,7 +96,7 @@ def test_alarms_come_in_order_of_time_however_often_they_are_moved() -> None:
     assert alarms.next() == 1.0
     assert alarms.pop_due(0.5) is None
     assert [alarms.pop_due(9.0), alarms.pop_due(9.0), alarms.pop_due(9.0)] == [1, 2, None]
-    assert alarms.clients() == frozenset()
+    assert alarms.owners() == frozenset()
 
 
 def test_an_alarm_that_fired_can_be_set_again() -> None:

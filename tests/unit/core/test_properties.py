@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from core_compute_world import ComputeWorld
 from core_world import STEP_RANGE, Step, World
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,3 +17,10 @@ steps: st.SearchStrategy[list[Step]] = st.lists(st.tuples(number, number, number
 @given(steps)
 def test_any_sequence_of_events_keeps_every_invariant(sequence: list[Step]) -> None:
     World().run(sequence)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(steps)
+def test_compute_turns_in_any_sequence_keep_every_invariant(sequence: list[Step]) -> None:
+    ComputeWorld().run(sequence)

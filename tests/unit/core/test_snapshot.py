@@ -94,6 +94,11 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                         "target": 48 * MIB,
                         "moving": 0,
                         "requested": 0,
+                        "mode": "memory turns",
+                        "quota": 40,
+                        "scaled_quota": 40.0,
+                        "delivered": [0.5, 0.05, 0.0083],
+                        "waiting_for_turn": None,
                     }
                 ],
             },
@@ -155,7 +160,8 @@ def _no_switches() -> dict[str, object]:
 def _untouched(uuid: str) -> dict[str, object]:
     sizes = dict.fromkeys(("allocated", "resident", "host", "pinned", "context", "target", "moving", "requested"), 0)
     counts = dict.fromkeys(("submissions", "window", "swapped_out", "swapped_in"), 0)
-    return {"uuid": uuid, "occupied_s": 0.0, "demand": 1.0, **sizes, **counts}
+    compute = {"mode": "memory turns", "quota": 100, "scaled_quota": 100.0, "waiting_for_turn": None}
+    return {"uuid": uuid, "occupied_s": 0.0, "demand": 1.0, "delivered": [0.0] * 3, **sizes, **counts, **compute}
 
 
 def test_turns_that_pass_from_client_to_client_are_counted() -> None:

@@ -26,11 +26,11 @@ def table(backend: ModelBackend, **shorten: float) -> dict[int, Row]:
 
 def test_the_whole_table_on_two_t4() -> None:
     rows = table(ModelBackend(2, load("T4")))
-    # THEN tasks alone cost at most half a percent, idle ones together at most 8 %, busy ones what time-slicing costs
+    # THEN tasks alone cost at most half a percent, idle ones together and busy ones in turns at most 2 %
     for test in (1, 3, 5):
         assert 1.0 <= rows[test].ratio <= 1.005
-    assert 1.0 < rows[6].ratio <= 1.08
-    assert rows[4].ratio == pytest.approx(2.21, rel=0.03)
+    assert 1.0 < rows[6].ratio <= 1.02
+    assert 2.0 < rows[4].ratio <= 2.04
     # AND nothing was ever moved, and nobody took turns
     assert {(row.swapped_bytes, row.switches, row.source) for row in rows.values()} == {(0, 0, "model")}
     assert all(row.passed for row in rows.values())
@@ -63,7 +63,7 @@ def test_half_the_link_changes_nothing_where_nothing_moves() -> None:
     plain = table(ModelBackend(2, profile), **SHORT)
     narrow = table(ModelBackend(2, profile.scaled(link=0.5)), **SHORT)
     for test in (1, 3, 4, 5, 6):
-        assert narrow[test].duration_s == pytest.approx(plain[test].duration_s, rel=1e-4)
+        assert narrow[test].duration_s == pytest.approx(plain[test].duration_s, rel=1e-3)
     # THEN only the set-up, which copies, takes longer
     assert narrow[1].setup_s > plain[1].setup_s
 

@@ -20,6 +20,13 @@ PACED_WORK = 0.05  # work in flight while in exclusive turns
 USAGE_PERIOD = 0.25  # between two reports of a task's counters
 FREE_WINDOW = 1024  # the pending-kernel window of a task that runs freely
 
+# Compute turns. From a message to the first launch it takes MESSAGE and OPEN_GATE; daemon_scale measures some 150 us
+# from a request to its answer.
+OPEN_GATE = 0.1e-3  # until a thread that waits at the gate runs again
+SEE_END = 0.1e-3  # from the end of the last work of a turn until the library has seen it
+TURN_IDLE = 1.5e-3  # a turn that has a length is given up after so long without work
+SHORT_GAP = 1e-3  # a gap up to this counts as used
+
 # Moving memory, in the same sizes as native/interposer; what the driver's calls take is in the card's profile.
 GRANULE = 2 << 20  # an allocation counts as whole granules
 CHUNK = 128 << 20

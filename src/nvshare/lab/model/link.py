@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Protocol
 
 from nvshare.core import commands, events
+from nvshare.core.settings import Priority
 from nvshare.lab.model import costs
 from nvshare.lab.model.card import Card, OutOfMemory
 from nvshare.lab.model.engine import Engine, Process, Signal
 from nvshare.lab.model.mover import Mover
 from nvshare.lab.model.shell import Shell
+from nvshare.lab.model.turns import ComputeTurns
 from nvshare.lab.outcome import TaskPlan
 
 
@@ -30,8 +32,11 @@ class Path(Protocol):
     def batch(self, wanted: int, kernel_seconds: float) -> int:
         """How many launches may go into one piece of work now."""
 
-    def submitted(self, launches: int, done: Signal) -> None:
-        """Work was submitted; ``done`` fires when the card finished it."""
+    def pace(self, seconds: float) -> Process:
+        """Wait until so much more work may be in flight."""
+
+    def submitted(self, launches: int, done: Signal, seconds: float = 0.0) -> None:
+        """Work was submitted that takes so long alone; ``done`` fires when the card finished it."""
 
     def close(self) -> None:
         """The process ends."""
@@ -65,7 +70,10 @@ class Plain:
     def batch(self, wanted: int, kernel_seconds: float) -> int:
         return wanted
 
-    def submitted(self, launches: int, done: Signal) -> None:
+    def pace(self, seconds: float) -> Process:
+        yield from ()
+
+    def submitted(self, launches: int, done: Signal, seconds: float = 0.0) -> None:
         pass
 
     def close(self) -> None:
@@ -89,6 +97,8 @@ class Shared:
         self._registered = Signal()
         self._memory: dict[int, Signal] = {}
         self.mover = Mover(engine, card, client, self._report_memory)
+
+        self._turns = ComputeTurns(engine, shell, client, card.uuid, self._open_gate)
 
         self._free = False  # SCHED_OFF: nobody is scheduled
         self._grant = 0
@@ -127,6 +137,8 @@ class Shared:
             name=self._plan.name,
             can_swap=True,
             mem_limit=self._plan.mem_limit,
+            core_limit=self._plan.core_limit,
+            priority=Priority.HIGH if self._plan.urgent else Priority.NORMAL,
         )
 
     def allocate(self, size: int) -> Process:
@@ -156,6 +168,9 @@ class Shared:
                     self._wanted = True
                     self._ask()
                 yield self._opened
+            elif not (self._free or self._turns.open):
+                self._turns.knock()
+                yield self._opened
             elif not self.mover.complete:
                 yield self.mover.settled()
             else:
@@ -168,10 +183,17 @@ class Shared:
 
     def batch(self, wanted: int, kernel_seconds: float) -> int:
         in_turns = self._terms is not None and self._terms.quantum is not None
-        self._window = max(1, int(costs.PACED_WORK / kernel_seconds)) if in_turns else costs.FREE_WINDOW
+        work = costs.PACED_WORK if in_turns else None
+        if self._turns.paced is not None:
+            work = self._turns.paced
+        self._window = costs.FREE_WINDOW if work is None else max(1, int(work / kernel_seconds))
         return min(wanted, self._window)
 
-    def submitted(self, launches: int, done: Signal) -> None:
+    def pace(self, seconds: float) -> Process:
+        yield from self._turns.pace(seconds)
+
+    def submitted(self, launches: int, done: Signal, seconds: float = 0.0) -> None:
+        self._turns.submitted(seconds, done)
         if not self._in_flight:
             self._busy_since = self._engine.now
             self._drained = Signal()
@@ -182,6 +204,7 @@ class Shared:
     def close(self) -> None:
         self._closed = True
         self._grant = 0
+        self._turns.lost()
         self.mover.end()
         self._engine.kill(self._returning)
         self._card.close_context(self._client)
@@ -219,6 +242,12 @@ class Shared:
             self._memory[command.request].fire(True)
         elif isinstance(command, commands.DenyMemory):
             self._memory[command.request].fire(False)
+        elif isinstance(command, commands.SetTerms):
+            self._turns.on_terms(command)
+        elif isinstance(command, commands.GiveTurn):
+            self._turns.on_turn(command)
+        elif isinstance(command, commands.EndTurn):
+            self._turns.on_end(command)
         elif isinstance(command, commands.SetResidency):
             self.mover.set_target(command.number, command.target)
 
@@ -256,6 +285,8 @@ class Shared:
 
     def _return(self, grant: int) -> None:
         self._grant = 0
+        self._turns.lost()
+        self._open_gate()  # who waited for a compute turn waits for the grant now
         self._terms = None
         self._returning = self._engine.start(self._give_back(grant))
 

@@ -36,7 +36,7 @@ _DRIVER_TIMES = (
 _FIRST_CLIENT = 0xA000_0000_0000_0001  # ids look like real ones and are the same in every run
 
 
-def _card_uuid(profile: Profile, index: int) -> str:
+def card_uuid(profile: Profile, index: int) -> str:
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'nvshare model {profile.name} {index}')}"
 
 
@@ -76,7 +76,7 @@ class ModelBackend:
 
     def run(self, plan: RunPlan, progress: Progress = ignore_progress) -> Outcome:
         engine = Engine()
-        cards = [Card(engine, _card_uuid(self._profile, index), self._profile) for index in range(self.gpus)]
+        cards = [Card(engine, card_uuid(self._profile, index), self._profile) for index in range(self.gpus)]
         paths: list[tuple[Card, Path]] = []
 
         def moved(gpu: str) -> tuple[int, int]:

@@ -125,6 +125,7 @@ class Task:
             yield from self._path.enter()
             launches = self._path.batch(min(self._plan.marks or BATCH, left), self._kernel)
             yield launches * self._path.launch_seconds
+            yield from self._path.pace(launches * self._kernel)
             yield from self._path.enter()
             done = self._launch(launches, launches * self._kernel)
             done.then(functools.partial(self._progress, launches))
@@ -149,7 +150,7 @@ class Task:
 
     def _launch(self, launches: int, seconds: float) -> Signal:
         done = self._card.compute.submit(self._user, seconds)
-        self._path.submitted(launches, done)
+        self._path.submitted(launches, done, seconds)
         return done
 
     def _launch_one(self, seconds: float) -> Process:

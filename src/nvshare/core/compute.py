@@ -1,0 +1,445 @@
+"""Compute turns: who may use a card's engines now, among those who hold its grant (decision 6).
+
+Exclusive turns follow one another; turns of launch-bound clients and of gangs overlap them, bounded by their credit
+alone. Grants, memory and residency know nothing of this. ``compute_terms.py`` says who takes turns at all, the books
+are in ``policy/credit.py``. Like ``turns.py`` the public methods leave cards to be looked at; ``settle`` does that once
+per event.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nvshare.core.commands import EndTurn, GiveTurn, Level, Log
+from nvshare.core.compute_terms import Terms, overlaps
+from nvshare.core.events import TurnOver
+from nvshare.core.policy.credit import Book
+from nvshare.core.policy.shares import LONGEST, SHORTEST
+from nvshare.core.settings import TurnEnd
+from nvshare.core.state import Attachment, Client, GpuState, Group, Node, Standing
+from nvshare.core.state_compute import CardCompute, Turn
+from nvshare.core.timers import Alarms
+
+if TYPE_CHECKING:
+    from nvshare.core.turns import Turns
+
+HANDOVER = 0.001  # seconds of work in flight beside which the next turn begins, so that the card does not idle
+MESSAGE = 0.0001  # seconds a message takes: what two sides measure differs by this
+SLACK = 0.002  # seconds by which a client may say less than it kept others waiting for
+RENEW = 0.002  # seconds before the end of a turn in which it is decided whether it goes on
+SPEAK_BY = 1.5  # seconds after the end of a turn; the library gives up a drain after one
+ENDS_BY = 10.0  # seconds after it was due; then work in flight is nobody's any more
+TICK = 1e-6  # seconds; what is due within this is due at the next look
+LONG_KERNEL = 0.1  # seconds beyond its turn that are worth a line in the log
+
+
+class Compute:
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.terms = Terms(node)
+        self.alarms: Alarms[str] = Alarms()
+        self._unsettled: dict[str, GpuState] = {}
+        self._last_turn = 0
+
+    # --- what clients do
+
+    def request(self, place: Attachment) -> None:
+        state = place.compute
+        state.speaks, state.ignorant = True, False
+        if not state.told or place.standing is not Standing.RUNNING:
+            self._log(Level.DEBUG, f"Ignored REQ_TURN of client {place.client.hex}: it needs no turn, or has no grant")
+        elif state.turn is not None and state.turn.closed_at is None:
+            if not state.turn.told_to_end:
+                self._send(state.turn)  # it asks for what it has; perhaps it did not know
+        else:
+            self._ask(place)
+
+    def over(self, place: Attachment, event: TurnOver) -> None:
+        state, now = place.compute, self.node.now
+        state.speaks = True
+        turn = state.turn
+        if turn is None or turn.number != event.number:
+            self._log(Level.DEBUG, f"Ignored TURN_OVER {event.number} of client {place.client.hex}: that turn is over")
+            return
+        final = event.pending <= 0.0 or event.reason is TurnEnd.STUCK
+        if turn.closed_at is None:
+            turn.closed_at = now
+            state.bursty = event.reason is TurnEnd.IDLE
+        if final:
+            self._note_overlap(turn)
+        self._account(turn, event.used, 0.0 if final else event.pending)
+        if final:
+            self._judge(turn, event)
+            self._forget(turn)
+        else:
+            turn.due = now + min(event.pending, ENDS_BY)
+            turn.deadline = turn.due + ENDS_BY
+        if event.wants and place.standing is Standing.RUNNING and state.told:
+            self._ask(place)
+        self._unsettled[place.gpu.uuid] = place.gpu
+
+    def used(self, place: Attachment, occupied: float) -> None:
+        """The client reported so many seconds, in all, in which it occupied the card."""
+        state, now = place.compute, self.node.now
+        if occupied > place.occupied:
+            self._touch(place)
+            if state.told and not state.speaks and not state.ignorant and self.terms.ignores(state):
+                state.ignorant = True
+                self._log(Level.INFO, f"Client {place.client.hex} knows no compute turns: it runs freely")
+                self.look(place.gpu)
+        state.delivered.note(now, occupied)
+
+    def remove(self, client: Client) -> None:
+        """The client is gone, or turns are: nothing of it is left on any card."""
+        for place in client.gpus.values():
+            self._void(place)
+            self.look(place.gpu)
+
+    def look(self, gpu: GpuState) -> None:
+        """Something changed that says who takes turns here: grants, quotas, settings, what is known of clients."""
+        gpu.compute.dirty = True
+        self._unsettled[gpu.uuid] = gpu
+
+    def quotas_changed(self, *groups: Group) -> None:
+        """Of these groups, or of any."""
+        places = [place for group in groups for client in group.clients.values() for place in client.gpus.values()]
+        for gpu in (place.gpu for place in places) if groups else self.node.gpus.values():
+            self.look(gpu)
+
+    # --- together with memory turns
+
+    def spare_memory(self, turns: Turns) -> None:
+        """Where memory takes turns nobody holds it without credit to use it while somebody waits who has some."""
+        for gpu in self.node.gpus.values():
+            card = gpu.compute
+            if not (card.throttled or (card.capped and gpu.turns and gpu.queue)):
+                continue
+            before = card.throttled
+            changed = self._note_throttled(gpu)
+            if changed or card.throttled != before:
+                turns.reconsider(gpu)
+            for place in list(gpu.running.values()) if gpu.turns else ():
+                if place.contended and place.compute.asks and self._ready_at(place) > self.node.now:
+                    turns.cut_short(place.client)
+
+    def _note_throttled(self, gpu: GpuState) -> bool:
+        """Who waits for the card's memory without credit; True: somebody else than before."""
+        card, changed = gpu.compute, False
+        card.throttled = 0
+        for place in gpu.attachments.values():
+            waits = gpu.turns and place.client.id in gpu.queue
+            throttled = waits and self._book(place).capped and self._ready_at(place) > self.node.now
+            changed |= throttled is not place.compute.throttled
+            place.compute.throttled = throttled
+            card.throttled += throttled
+        if card.throttled:
+            self._unsettled[gpu.uuid] = gpu
+        return changed
+
+    # --- settling
+
+    def settle(self) -> None:
+        node = self.node
+        for place in node.shifted:
+            if self.terms.concerns(place):
+                self.look(place.gpu)
+        node.shifted.clear()
+        due = self.alarms.pop_due(node.now)
+        while due is not None:
+            self._unsettled[due] = node.gpus[due]
+            due = self.alarms.pop_due(node.now)
+        while self._unsettled:
+            self._settle_card(self._unsettled.pop(next(iter(self._unsettled))))
+
+    def _settle_card(self, gpu: GpuState) -> None:
+        card, now = gpu.compute, self.node.now
+        if card.dirty or (card.look_at is not None and card.look_at <= now):
+            self.terms.review(gpu)
+            for place in gpu.attachments.values():
+                if not place.compute.told or place.standing is not Standing.RUNNING:
+                    self._void(place)
+        self._end_overdue(card)
+        self._hand_over(card)
+        ready, next_ready = self._ready(card)
+        contenders = []
+        for place in ready:
+            if overlaps(place):
+                self._give(place, exclusive=False, awaited=False)
+            else:
+                contenders.append(place)
+        if card.exclusive is None and contenders:
+            first = self._first(card, contenders)
+            contenders.remove(first)
+            self._give(first, exclusive=True, awaited=bool(contenders))
+        if card.exclusive is not None and card.exclusive.closed_at is None:
+            self._adjust(card, card.exclusive, contenders)
+        self.alarms.set(gpu.uuid, self._next_look(gpu, next_ready))
+
+    def _end_overdue(self, card: CardCompute) -> None:
+        """Those who say nothing: others go on beside them."""
+        now = self.node.now
+        for turn in self._turns(card):
+            end = turn.end
+            if turn.deadline is None and end is not None and end <= now:
+                turn.deadline = end + SPEAK_BY
+            if turn.deadline is not None and turn.deadline <= now:
+                self._abandon(turn)
+
+    def _abandon(self, turn: Turn) -> None:
+        client = turn.place.client
+        said = "its work did not end in time" if turn.closed_at is not None else "it does not answer"
+        self._log(
+            Level.WARN,
+            f"Client {client.hex} (pid {client.pid}) did not end its compute turn on GPU {turn.place.gpu.uuid}: "
+            f"{said}; others go on beside it, and it is billed for the time",
+        )
+        self._account(turn, self.node.now - turn.given_at, 0.0)
+        self._forget(turn)
+
+    def _hand_over(self, card: CardCompute) -> None:
+        """The next one may begin when what is left of the turn before is short."""
+        turn = card.exclusive
+        if turn is not None and turn.due is not None and turn.due - HANDOVER <= self.node.now:
+            turn.beside = True
+            card.exclusive = None
+            card.lingering[turn.place.client.id] = turn
+
+    def _ready(self, card: CardCompute) -> tuple[list[Attachment], float | None]:
+        """Those who ask and may have a turn as far as their credit goes, and when the next of the others may."""
+        now, ready = self.node.now, []
+        soonest: float | None = None
+        for place in card.asking.values():
+            state = place.compute
+            if state.turn is not None:
+                continue  # the last of its work is still in flight
+            at = self._ready_at(place)
+            if at <= now:
+                ready.append(place)
+                if state.ready_since is None:
+                    state.ready_since = now
+                continue
+            state.ready_since = None
+            self.terms.tell_throttling(place)
+            soonest = at if soonest is None else min(soonest, at)
+        return ready, soonest
+
+    def _ready_at(self, place: Attachment) -> float:
+        """When its group has credit for a turn; a gang's turns begin together."""
+        now = self.node.now
+        if len(place.client.gpus) == 1:
+            return self._book(place).ready_at(now)
+        return max(self._book(other).ready_at(now) for other in place.client.gpus.values())
+
+    def _first(self, card: CardCompute, ready: list[Attachment]) -> Attachment:
+        """The lowest virtual time, but high priority first while it is not ahead of its share."""
+        floor = min(self._book(place).virtual for place in ready)
+
+        def order(place: Attachment) -> tuple[bool, float, float]:
+            return not self._urgent(place, floor), self._book(place).virtual, place.compute.asked_at
+
+        return min(ready, key=order)
+
+    def _urgent(self, place: Attachment, floor: float) -> bool:
+        if not place.compute.urgent:
+            return False
+        book = self._book(place)
+        return book.virtual <= floor + LONGEST / book.share
+
+    def _adjust(self, card: CardCompute, turn: Turn, contenders: list[Attachment]) -> None:
+        """The holder of the exclusive turn: does its length still fit to who else is there?"""
+        now, book = self.node.now, self._book(turn.place)
+        elapsed = now - turn.given_at
+        length = book.length
+        if card.asking and turn.asked_for_since is None:
+            turn.asked_for_since = now
+        if turn.told_to_end:
+            return
+        if contenders and turn.waited_for_since is None:
+            turn.waited_for_since = now
+        if contenders and self._preempted(turn, contenders):
+            self._end(turn)
+        elif turn.length is None:
+            if contenders or book.capped:
+                goes_on = self._stays_first(turn, contenders, length)
+                self._set_length(turn, elapsed + length if goes_on else max(length, elapsed))
+        elif not turn.decided and turn.given_at + turn.length - RENEW <= now:
+            left = book.left(now, now - turn.since)
+            more = min(length, left) if book.capped or contenders else None
+            if more is not None and (more < SHORTEST or not self._stays_first(turn, contenders, length)):
+                turn.decided = True
+            else:
+                self._set_length(turn, None if more is None else turn.length + more)
+
+    def _preempted(self, turn: Turn, contenders: list[Attachment]) -> bool:
+        if turn.place.compute.urgent:
+            return False
+        floor = self._book(turn.place).virtual
+        return any(self._urgent(place, floor) for place in contenders)
+
+    def _stays_first(self, turn: Turn, contenders: list[Attachment], length: float) -> bool:
+        book = self._book(turn.place)
+        used = self._weighed(turn, self.node.now - turn.since) - turn.weighed
+        after = book.virtual + (used + length) / book.share
+        return all(self._book(place) is not book and self._book(place).virtual >= after for place in contenders)
+
+    def _next_look(self, gpu: GpuState, next_ready: float | None) -> float | None:
+        card = gpu.compute
+        times = [at for at in (card.look_at, next_ready) if at is not None]
+        if card.throttled:
+            times += [self._ready_at(place) for place in gpu.queue.values() if place.compute.throttled]
+        for turn in self._turns(card):
+            if turn.deadline is not None:
+                times.append(turn.deadline)
+            elif turn.end is not None:
+                times.append(turn.end)
+            if turn is card.exclusive:
+                if turn.due is not None:
+                    times.append(turn.due - HANDOVER)
+                elif turn.end is not None and not turn.decided and not turn.told_to_end:
+                    times.append(turn.end - RENEW)
+        return max(min(times), self.node.now + TICK) if times else None
+
+    @staticmethod
+    def _turns(card: CardCompute) -> list[Turn]:
+        exclusive = [] if card.exclusive is None else [card.exclusive]
+        return [*exclusive, *card.shared.values(), *card.lingering.values()]
+
+    # --- turns begin and end
+
+    def _ask(self, place: Attachment) -> None:
+        state, card, now = place.compute, place.gpu.compute, self.node.now
+        if state.asks:
+            return
+        holders = [] if card.exclusive is None else [card.exclusive.place]
+        others = (*card.asking.values(), *holders)
+        self._book(place).arrive(now, (self._book(other).virtual for other in others))
+        state.asks, state.asked_at, state.ready_since = True, now, None
+        card.asking[place.client.id] = place
+        self._touch(place)
+        for other in place.client.gpus.values():
+            self._unsettled[other.gpu.uuid] = other.gpu
+
+    def _give(self, place: Attachment, exclusive: bool, awaited: bool) -> None:
+        state, card, now = place.compute, place.gpu.compute, self.node.now
+        self._stop_asking(place)
+        book = self._book(place)
+        length: float | None = book.length
+        if exclusive and not awaited and not book.capped:
+            length = LONGEST if state.bursty else None
+        self._last_turn += 1
+        others = card.free_runners or card.shared or (not exclusive and card.exclusive is not None)
+        turn = Turn(place, self._last_turn, now, now, length, exclusive, alone=not others)
+        state.turn = turn
+        if exclusive:
+            card.exclusive = turn
+        else:
+            for other in self._turns(card):
+                other.alone = False
+            card.shared[place.client.id] = turn
+        self._touch(place)
+        self._send(turn)
+
+    def _stop_asking(self, place: Attachment) -> None:
+        state = place.compute
+        if state.asks:
+            self._book(place).seen_at = self.node.now
+            state.waited += self.node.now - state.asked_at
+            state.asks, state.ready_since = False, None
+            del place.gpu.compute.asking[place.client.id]
+
+    def _set_length(self, turn: Turn, length: float | None) -> None:
+        if length is not None and length <= self.node.now - turn.given_at:
+            self._end(turn)
+        else:
+            turn.length, turn.decided = length, False
+            self._send(turn)
+
+    def _end(self, turn: Turn) -> None:
+        turn.told_to_end = True
+        turn.deadline = self.node.now + SPEAK_BY
+        self.node.commands.append(EndTurn(turn.place.client.id, turn.place.gpu.uuid, turn.number))
+
+    def _send(self, turn: Turn) -> None:
+        place = turn.place
+        self.node.commands.append(GiveTurn(place.client.id, place.gpu.uuid, turn.number, turn.length, turn.alone))
+
+    def _void(self, place: Attachment) -> None:
+        """No grant, or no need: it has no turn any more and asks for none."""
+        turn = place.compute.turn
+        if turn is not None:
+            elapsed = self.node.now - turn.given_at
+            self._account(turn, min(elapsed, LONGEST if turn.length is None else turn.length), 0.0)
+            self._forget(turn)
+        self._stop_asking(place)
+
+    def _forget(self, turn: Turn) -> None:
+        card, client = turn.place.gpu.compute, turn.place.client.id
+        turn.place.compute.turn = None
+        self._book(turn.place).seen_at = self.node.now
+        if card.exclusive is turn:
+            card.exclusive = None
+        if card.shared.get(client) is turn:
+            del card.shared[client]
+        if card.lingering.get(client) is turn:
+            del card.lingering[client]
+        self._unsettled[turn.place.gpu.uuid] = turn.place.gpu
+
+    # --- the bill
+
+    def _account(self, turn: Turn, said: float, pending: float) -> None:
+        """Bill what the client says it used and will use, within what can be true."""
+        now, place = self.node.now, turn.place
+        elapsed = now - turn.since
+        used = max(min(max(said, 0.0), elapsed), self._kept(turn) - SLACK)
+        if used > 0.0:
+            self._touch(place)
+        total = used + min(pending, ENDS_BY) - turn.overlapped / 2
+        weighed = self._weighed(turn, total)
+        book = self._book(place)
+        book.bill(total - turn.billed, weighed - turn.weighed, now)
+        turn.billed, turn.weighed = total, weighed
+        if turn.overlapped > LONG_KERNEL:
+            self._log(
+                Level.DEBUG,
+                f"Weighted billing: client {place.client.hex} used {used * 1e3:.0f} ms, "
+                f"{turn.overlapped * 1e3:.0f} of them beside others, billed {total * 1e3:.0f} ms",
+            )
+        if turn.length is not None and book.capped and total > turn.length + LONG_KERNEL:
+            self.terms.tell_debt(place, total - turn.length)
+
+    def _kept(self, turn: Turn) -> float:
+        """How long it kept somebody waiting."""
+        return self._open_since(turn, turn.waited_for_since)
+
+    def _weighed(self, turn: Turn, used: float) -> float:
+        """What counts against it when the next turn is given: little of the time in which nobody else asked."""
+        return min(used, LONGEST + self._open_since(turn, turn.asked_for_since))
+
+    def _open_since(self, turn: Turn, moment: float | None) -> float:
+        end = self.node.now if turn.closed_at is None else turn.closed_at
+        return 0.0 if moment is None else max(0.0, end - max(moment, turn.since))
+
+    def _note_overlap(self, turn: Turn) -> None:
+        following = turn.place.gpu.compute.exclusive
+        if turn.beside and following is not None:
+            overlap = max(0.0, self.node.now - following.given_at - 2 * MESSAGE)
+            turn.overlapped += overlap
+            following.overlapped += overlap
+
+    def _judge(self, turn: Turn, event: TurnOver) -> None:
+        """What is learnt about how the client uses the card when it has it to itself."""
+        card = turn.place.gpu.compute
+        undisturbed = turn.alone and not card.free_runners and turn.given_at >= card.settled_at
+        if undisturbed and self.terms.judge(turn.place, event.busy, event.used):
+            self.look(turn.place.gpu)
+
+    def _touch(self, place: Attachment) -> None:
+        """The client uses the card."""
+        if self.terms.touch(place):
+            self.look(place.gpu)
+
+    def _book(self, place: Attachment) -> Book:
+        return self.terms.book(place)
+
+    def _log(self, level: Level, text: str) -> None:
+        self.node.commands.append(Log(level, text))

@@ -1,0 +1,235 @@
+"""Who takes compute turns on a card, by which share, and telling them (``policy/regime.py``, ``policy/shares.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nvshare.core.commands import Level, Log, SetTerms
+from nvshare.core.policy.credit import BOUND_WAIT, Book
+from nvshare.core.policy.quantum import quantum
+from nvshare.core.policy.regime import (
+    ACTIVE_FOR,
+    BACKLOG,
+    JUDGED_FROM,
+    LOOK_AGAIN,
+    LOOK_AGAIN_MAX,
+    VERDICTS,
+    blended,
+    contended,
+    judged,
+)
+from nvshare.core.policy.shares import LONGEST, scaled
+from nvshare.core.settings import Priority
+from nvshare.core.state import Attachment, GpuState, Node, Standing
+from nvshare.core.state_compute import CardCompute, Kind, PlaceCompute, Turn
+
+IN_FLIGHT = 0.004  # seconds of work that may be in flight in a turn
+MEMORY_TURNS = 4  # of others, for which credit is kept where memory takes turns
+WHOLE = 100  # percent
+
+
+def overlaps(place: Attachment) -> bool:
+    """Its turns are not exclusive: the card idles between its kernels, or its work waits for other cards."""
+    return place.compute.kind is Kind.LAUNCH_BOUND or len(place.client.gpus) > 1
+
+
+def open_turns(card: CardCompute) -> Iterator[Turn]:
+    if card.exclusive is not None:
+        yield card.exclusive
+    yield from card.shared.values()
+
+
+class Terms:
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def book(self, place: Attachment) -> Book:
+        known = place.compute.book
+        return self._find_book(place) if known is None else known
+
+    def _find_book(self, place: Attachment) -> Book:
+        books, group = place.gpu.compute.books, place.client.group
+        found = books.get(group.id)
+        if found is None:
+            found = books[group.id] = Book(1.0, credited_at=self.node.now)
+            found.restart(group.core_percent / WHOLE, self.node.now)
+            found.credit = found.length * (1.0 - found.quota)  # enough for the first turn
+        place.compute.book = found
+        return found
+
+    def touch(self, place: Attachment) -> bool:
+        """The client uses the card; True: it had not for a while."""
+        state, now = place.compute, self.node.now
+        awoke = now - state.active_at > ACTIVE_FOR
+        state.active_at = now
+        return awoke
+
+    def ignores(self, state: PlaceCompute) -> bool:
+        return self.node.now - state.told_at > ACTIVE_FOR
+
+    def judge(self, place: Attachment, busy: float, used: float) -> bool:
+        """Learn from a turn that the client had alone; True: it is of another kind than was thought."""
+        state = place.compute
+        if used < JUDGED_FROM or busy <= 0.0:
+            return False
+        before = state.kind
+        state.ratio = blended(state.ratio, busy, used)
+        verdict = judged(before, state.ratio)
+        state.verdicts = state.verdicts + 1 if verdict is Kind.LAUNCH_BOUND else 0
+        if verdict is Kind.LAUNCH_BOUND and state.verdicts < VERDICTS and not state.trust:
+            return False
+        state.kind, state.judged_at = verdict, self.node.now
+        if verdict is not Kind.LAUNCH_BOUND:
+            state.trust = 0.0
+        elif before is not Kind.LAUNCH_BOUND:
+            state.trust = min(LOOK_AGAIN_MAX, max(LOOK_AGAIN, 2 * state.trust))
+        return state.kind is not before
+
+    # --- who takes turns
+
+    def concerns(self, place: Attachment) -> bool:
+        """Whether this client holds the grant or not says something about who takes turns on its card."""
+        return place.compute.told or place.gpu.compute.contended or self._active(place)
+
+    def review(self, gpu: GpuState) -> None:
+        """Decide anew, and tell those whom it concerns."""
+        card, settings, now = gpu.compute, self.node.settings, self.node.now
+        card.dirty = False
+        running = list(gpu.running.values())
+        self._look_again(running)
+        busy = [place for place in running if self._contends(place)]
+        was, card.contended = card.contended, contended(settings.mode, len(busy), any(map(self._capped, busy)))
+        for place in gpu.attachments.values():
+            place.compute.urgent = place.client.group.rank is Priority.HIGH
+            self._tell(place, self._takes_turns(place))
+        free = [place for place in running if not place.compute.told and self._active(place)]
+        card.free_runners = len(free)
+        self._set_quotas(gpu)
+        self._set_shares(gpu, [place for place in running if place.compute.told and self._active(place)])
+        expiries = [place.compute.active_at + ACTIVE_FOR for place in running if self._active(place)]
+        expiries += [place.compute.judged_at + place.compute.trust for place in running if self._doubtful(place)]
+        card.look_at = min((at for at in expiries if at > now), default=None) if len(running) > 1 else None
+        if card.contended is not was:
+            how = "in compute turns" if card.contended else "freely"
+            self._log(
+                Level.INFO,
+                f"Concurrent execution: {len(running)} tasks running, {how}: {len(busy)} keep GPU {gpu.uuid} busy",
+            )
+
+    def _look_again(self, running: list[Attachment]) -> None:
+        """A launch-bound client may have changed: after a while it is measured again, in a turn alone."""
+        if sum(map(self._active, running)) < 2:
+            return
+        for place in running:
+            state = place.compute
+            if self._doubtful(place) and state.judged_at + state.trust <= self.node.now:
+                state.kind, state.ratio = Kind.UNKNOWN, None
+
+    def _doubtful(self, place: Attachment) -> bool:
+        return place.compute.kind is Kind.LAUNCH_BOUND and len(place.client.gpus) == 1
+
+    def _active(self, place: Attachment) -> bool:
+        return self.node.now - place.compute.active_at < ACTIVE_FOR
+
+    def _contends(self, place: Attachment) -> bool:
+        return self._active(place) and not place.compute.ignorant and not overlaps(place)
+
+    @staticmethod
+    def _capped(place: Attachment) -> bool:
+        return place.client.group.core_percent < WHOLE
+
+    def _takes_turns(self, place: Attachment) -> bool:
+        if not self.node.settings.anti_thrash or place.compute.ignorant:
+            return False
+        if self._capped(place):
+            return True
+        if not place.gpu.compute.contended or overlaps(place):
+            return False
+        return place.standing is Standing.RUNNING or place.compute.told
+
+    def _tell(self, place: Attachment, turns: bool) -> None:
+        state = place.compute
+        if state.told is not turns:
+            state.told, state.told_at = turns, self.node.now
+            if turns and not state.trust:
+                place.gpu.compute.settled_at = self.node.now + BACKLOG
+            in_flight = IN_FLIGHT if turns else 0.0
+            self.node.commands.append(SetTerms(place.client.id, place.gpu.uuid, turns, in_flight))
+
+    # --- quotas and shares
+
+    def _set_quotas(self, gpu: GpuState) -> None:
+        """Books follow their groups' quotas, and go with the last client of their group."""
+        card, now = gpu.compute, self.node.now
+        groups = {place.client.group.id: place.client.group for place in gpu.attachments.values()}
+        for name in [name for name in card.books if name not in groups]:
+            del card.books[name]
+            card.scaling_told.pop(name, None)
+        card.capped = any(group.core_percent < WHOLE for group in groups.values())
+        reach = MEMORY_TURNS * quantum(self.node.settings, gpu.stall) if gpu.turns else BOUND_WAIT
+        for name, book in card.books.items():
+            book.reach = max(BOUND_WAIT, reach)
+            book.accrue(now)
+            quota = groups[name].core_percent / WHOLE
+            if quota == book.quota:
+                continue
+            for turn in open_turns(card):
+                if turn.place.client.group.id == name:
+                    elapsed = now - turn.since
+                    book.bill(elapsed if turn.length is not None else min(elapsed, LONGEST), 0.0, now)
+                    turn.since, turn.decided = now, False
+            others = [other.virtual for other in card.books.values() if other is not book]
+            book.restart(quota, now)
+            book.virtual = min(others, default=0.0)
+
+    def _set_shares(self, gpu: GpuState, active: list[Attachment]) -> None:
+        card = gpu.compute
+        quotas = {place.client.group.id: place.client.group.core_percent for place in active}
+        total = sum(quotas.values())
+        for name, book in card.books.items():
+            everybody = total / WHOLE if name in quotas else total / WHOLE + book.quota
+            book.set_share(scaled(book.quota, everybody))
+        if total <= WHOLE or not any(percent < WHOLE for percent in quotas.values()):
+            card.scaling_told.clear()
+            return
+        for place in active:
+            name = place.client.group.id
+            percent = quotas[name]
+            if card.scaling_told.get(name) != (percent, total):
+                card.scaling_told[name] = (percent, total)
+                self._log(
+                    Level.INFO,
+                    f"Quota scaling: client {place.client.hex} limit {percent}%, total {total}%, "
+                    f"scaled to {percent * WHOLE / total:.1f}%",
+                )
+
+    # --- what is said
+
+    def tell_throttling(self, place: Attachment) -> None:
+        """Once per window, with what was used and allowed since the last time."""
+        book, now = self.book(place), self.node.now
+        window = self.node.settings.compute_window
+        if now - book.told_at < window:
+            return
+        first = book.told_at < 0.0
+        if not first:
+            used, allowed = book.used - book.told_used, book.allowed - book.told_allowed
+            self._log(
+                Level.INFO,
+                f"Throttling client {place.client.hex} (Used: {used * 1e3:.0f}/{allowed * 1e3:.0f} ms, "
+                f"quota {book.quota:.0%}, last {now - book.told_at:.1f} s)",
+            )
+        book.told_at, book.told_used, book.told_allowed = now, book.used, book.allowed
+
+    def tell_debt(self, place: Attachment, seconds: float) -> None:
+        book, now = self.book(place), self.node.now
+        if now - book.debt_told_at >= self.node.settings.compute_window:
+            book.debt_told_at = now
+            self._log(
+                Level.INFO,
+                f"Client {place.client.hex} ran {seconds * 1e3:.0f} ms beyond its turn, in kernels that cannot be "
+                f"interrupted: billed as debt, it pauses for {max(0.0, -book.credit) / book.quota:.1f} s",
+            )
+
+    def _log(self, level: Level, text: str) -> None:
+        self.node.commands.append(Log(level, text))

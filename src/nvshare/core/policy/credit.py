@@ -1,0 +1,84 @@
+"""Weighted fair queueing below a token bucket: the books of one group on one card.
+
+*Virtual time* grows by used / share, and the lowest goes next: among those who always ask, what they get is in
+proportion to their shares, within one turn. *Credit* is the bucket: it fills with time by the quota, up to a bound, and
+falls by what was used; who has too little for a turn waits. So over any time t a group gets at most quota * t + bound
++ one turn. Debt, from kernels that ran on, is carried so far that nobody waits longer than ``DEBT_WAIT`` for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nvshare.core.policy.shares import turn_length
+
+BOUND_WAIT = 0.5  # seconds without use after which credit grows no further
+DEBT_WAIT = 10.0  # seconds after which the largest debt is paid
+IDLE_AFTER = 0.02  # seconds without turn and request after which a group was idle
+ROUNDING = 1e-9  # seconds
+
+
+@dataclass(slots=True, eq=False)
+class Book:
+    quota: float  # part of the card's time, 0 to 1; 1: no cap
+    virtual: float = 0.0
+    credit: float = 0.0
+    credited_at: float = 0.0
+    reach: float = BOUND_WAIT  # seconds of quota that credit may hold; more where memory takes turns
+    share: float = 1.0  # the quota, scaled to what the active groups of the card leave
+    length: float = 0.0  # seconds of a turn, by that share
+    seen_at: float = float("-inf")  # when somebody of the group last asked or had a turn
+    used: float = 0.0  # seconds billed in all
+    allowed: float = 0.0  # seconds that quotas allowed in all
+    told_at: float = float("-inf")  # when its throttling was last told
+    told_used: float = 0.0  # the figures then
+    told_allowed: float = 0.0
+    debt_told_at: float = float("-inf")
+
+    @property
+    def capped(self) -> bool:
+        return self.quota < 1.0
+
+    def restart(self, quota: float, now: float) -> None:
+        """A new quota: debt or credit beyond one turn counts no more."""
+        self.accrue(now)
+        self.quota = self.share = quota
+        self.length = turn_length(quota)
+        self.credit = max(-self.length, min(self.credit, self.length * (1.0 - quota)))
+
+    def set_share(self, share: float) -> None:
+        self.share, self.length = share, turn_length(share)
+
+    def accrue(self, now: float) -> float:
+        """The credit at this moment."""
+        earned = (now - self.credited_at) * self.quota
+        self.credited_at = now
+        self.allowed += earned
+        self.credit = min(self.credit + earned, self.reach * self.quota)
+        return self.credit
+
+    def bill(self, seconds: float, weighed: float, now: float) -> None:
+        """``weighed``: the part that counts for whose turn is next. Negative: more was billed before than was used."""
+        self.accrue(now)
+        self.used += seconds
+        self.virtual += weighed / self.share
+        self.credit = max(min(self.credit - seconds, self.reach * self.quota), -DEBT_WAIT * self.quota)
+
+    def arrive(self, now: float, others: Iterable[float]) -> None:
+        """Somebody of the group asks. After idleness it begins at the lowest of the others: time in which it wanted
+        nothing is not owed to it."""
+        if now - self.seen_at > IDLE_AFTER:
+            self.virtual = max(self.virtual, min(others, default=self.virtual))
+        self.seen_at = now
+
+    def ready_at(self, now: float) -> float:
+        """When there is credit for a turn, which earns some itself."""
+        if self.quota >= 1.0:
+            return now
+        missing = self.length * (1.0 - self.quota) - self.accrue(now)
+        return now if missing <= ROUNDING else now + missing / self.quota
+
+    def left(self, now: float, unbilled: float) -> float:
+        """How much longer a turn may be, after so much that is not billed yet."""
+        return (self.accrue(now) - unbilled) / (1.0 - self.quota) if self.capped else float("inf")

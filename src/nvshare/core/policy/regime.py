@@ -1,0 +1,36 @@
+"""Who takes compute turns, decided by measurement with hysteresis.
+
+Guarantees: where fewer than two clients keep a card busy, nobody without a quota takes turns; a client's kind changes
+only when what was measured in its turns alone is clearly beyond the other bound.
+"""
+
+from __future__ import annotations
+
+from nvshare.core.settings import Mode
+from nvshare.core.state_compute import Kind
+
+ACTIVE_FOR = 2.0  # seconds after its last use of the card in which a client counts
+LAUNCH_BOUND_BELOW, BUSY_ABOVE = 0.60, 0.75  # of the time used alone, in which the card was at work
+JUDGED_FROM = 0.002  # seconds of use that tell something
+WEIGHT = 0.5  # of the latest turn
+VERDICTS = 2  # turns in a row that make a client launch-bound
+BACKLOG = 0.25  # seconds for which work that was submitted freely may run on beside turns
+LOOK_AGAIN, LOOK_AGAIN_MAX = 5.0, 60.0  # seconds until a launch-bound client is measured again
+
+
+def blended(ratio: float | None, busy: float, used: float) -> float:
+    """The measured ratio after one more turn alone."""
+    latest = min(1.0, busy / used)
+    return latest if ratio is None else ratio + (latest - ratio) * WEIGHT
+
+
+def judged(kind: Kind, ratio: float) -> Kind:
+    """What one more turn alone makes of a client."""
+    if ratio < LAUNCH_BOUND_BELOW or (kind is Kind.LAUNCH_BOUND and ratio <= BUSY_ABOVE):
+        return Kind.LAUNCH_BOUND
+    return Kind.BUSY
+
+
+def contended(mode: Mode, busy: int, capped: bool) -> bool:
+    """Do those without quotas take turns too? ``capped``: one of those who keep the card busy has a quota."""
+    return busy >= 2 and (mode is Mode.AUTO or capped)

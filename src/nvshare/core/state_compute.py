@@ -1,0 +1,126 @@
+"""What the scheduler knows about compute turns: each client's turn on each card, and each group's books there.
+
+Plain data beside the grants of ``state.py``; it changes only in ``compute.py`` and ``compute_terms.py``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nvshare.core.policy.credit import Book
+
+if TYPE_CHECKING:
+    from nvshare.core.state import Attachment
+
+REMEMBERED_S = 60.0  # the longest window over which delivered time is told
+SAMPLE_S = 0.25  # between two samples that are kept
+
+
+class Kind(enum.Enum):
+    """How a client uses the card in turns of its own."""
+
+    UNKNOWN = "unknown"  # counts as busy
+    BUSY = "busy"
+    LAUNCH_BOUND = "launch-bound"  # the card idles between its kernels
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """A compute turn that was given and is not accounted for yet."""
+
+    place: Attachment
+    number: int
+    given_at: float
+    since: float  # from when on it is billed: a change of quota begins anew
+    length: float | None  # None: until told
+    exclusive: bool  # nobody else has an exclusive turn meanwhile
+    alone: bool  # as far as is known nobody else used the card at all
+    told_to_end: bool = False
+    decided: bool = False  # this length is its last: somebody else is next, or its credit ends with it
+    closed_at: float | None = None  # when its client said that its gate is shut
+    due: float | None = None  # when what was in flight then should have ended
+    beside: bool = False  # the next one goes on although the last of its work has not ended
+    asked_for_since: float | None = None  # somebody else asks, with or without credit
+    waited_for_since: float | None = None  # somebody could have run instead
+    deadline: float | None = None  # by when its client must have spoken
+    overlapped: float = 0.0  # seconds beside the turn before or after it
+    billed: float = 0.0  # seconds so far
+    weighed: float = 0.0  # of them, those that count for whose turn is next
+
+    @property
+    def end(self) -> float | None:
+        return None if self.length is None else self.given_at + self.length
+
+
+@dataclass(slots=True, eq=False)
+class Delivered:
+    """Samples of the time a client occupied the card, for averages over the last seconds."""
+
+    samples: deque[tuple[float, float]] = field(default_factory=deque)
+
+    def note(self, now: float, occupied: float) -> None:
+        samples = self.samples
+        if len(samples) > 1 and now - samples[-2][0] < SAMPLE_S:
+            samples.pop()
+        samples.append((now, occupied))
+        while len(samples) > 2 and samples[1][0] < now - REMEMBERED_S:
+            samples.popleft()
+
+    def over(self, seconds: float, now: float) -> float:
+        """The part of the last seconds in which it occupied the card."""
+        if not self.samples:
+            return 0.0
+        earlier = (sample for sample in reversed(self.samples) if sample[0] <= now - seconds)
+        at, occupied = next(earlier, self.samples[0])
+        return max(0.0, min(1.0, (self.samples[-1][1] - occupied) / max(seconds, now - at)))
+
+
+@dataclass(slots=True, eq=False)
+class PlaceCompute:
+    """One client on one card."""
+
+    book: Book | None = None  # of its group on this card
+    urgent: bool = False  # its group has high priority
+    told: bool = False  # that work needs turns
+    told_at: float = 0.0
+    speaks: bool = False  # it sent a message about turns
+    ignorant: bool = False  # it works without turns although it was told: a library that knows none
+    turn: Turn | None = None
+    asks: bool = False
+    asked_at: float = 0.0
+    throttled: bool = False  # it waits for the card's memory, and its group has no credit to use it
+    ready_since: float | None = None  # while it asks: since when nothing but others keeps it from a turn
+    waited: float = 0.0  # seconds it has asked in vain, in all
+    bursty: bool = False  # its latest turn ended because it had nothing to do
+    active_at: float = float("-inf")  # when it was last known to use the card
+    kind: Kind = Kind.UNKNOWN
+    ratio: float | None = None  # of the time it used alone, in which the card was at work
+    verdicts: int = 0  # turns in a row after which it looked launch-bound
+    judged_at: float = 0.0
+    trust: float = 0.0  # seconds until it is looked at again
+    delivered: Delivered = field(default_factory=Delivered)
+
+    def waiting(self, now: float) -> float:
+        return self.waited + (now - self.asked_at if self.asks else 0.0)
+
+
+@dataclass(slots=True, eq=False)
+class CardCompute:
+    """One card."""
+
+    contended: bool = False  # two or more keep it busy: those without quotas take turns too
+    asking: dict[int, Attachment] = field(default_factory=dict)  # by arrival
+    exclusive: Turn | None = None
+    shared: dict[int, Turn] = field(default_factory=dict)  # turns that overlap others'
+    lingering: dict[int, Turn] = field(default_factory=dict)  # closed, next one began; their last work may still run
+    books: dict[str, Book] = field(default_factory=dict)  # by group
+    capped: bool = False  # one of its clients has a quota
+    throttled: int = 0  # of those who wait for its memory
+    free_runners: int = 0  # active ones that need no turns
+    settled_at: float = 0.0  # from then on nobody has work in flight from before it took turns
+    dirty: bool = False  # who takes turns has to be looked at again
+    look_at: float | None = None  # when it has to be in any case
+    scaling_told: dict[str, tuple[int, int]] = field(default_factory=dict)  # group: its percent, that of all together

@@ -1,0 +1,164 @@
+"""Compute turns as the library keeps to them: shuts its gate, paces what is in flight, measures, tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nvshare.core import commands, events
+from nvshare.core.settings import TurnEnd
+from nvshare.lab.model import costs
+from nvshare.lab.model.engine import Engine, Process, Signal
+from nvshare.lab.model.shell import Shell
+
+
+class ComputeTurns:
+    """One client on one card. ``in_flight`` tells the seconds of submitted work that have not ended."""
+
+    def __init__(self, engine: Engine, shell: Shell, client: int, gpu: str, wake: Callable[[], None]) -> None:
+        self._engine = engine
+        self._shell = shell
+        self._client = client
+        self._gpu = gpu
+        self._wake = wake  # those who wait at the gate
+        self._told = False
+        self._budget = 0.0
+        self._turn: commands.GiveTurn | None = None
+        self._opened_at = 0.0
+        self._asked = False
+        self._waits = False  # a submitter stands at the shut gate
+        self._in_flight = 0.0
+        self._due = 0.0  # when what is in flight ends if nobody else is on the card
+        self._pieces = 0
+        self._eased = Signal()
+        self._used = 0.0
+        self._busy = 0.0
+        self._busy_since: float | None = None
+        self._idle_since = 0.0
+        self._closing: tuple[int, TurnEnd] | None = None
+
+    # --- the program's side
+
+    @property
+    def open(self) -> bool:
+        return not self._told or self._turn is not None
+
+    @property
+    def paced(self) -> float | None:
+        """Seconds of one piece of work in turns; None: as much as the program likes."""
+        return self._budget / 2 if self._told else None
+
+    def knock(self) -> None:
+        """There is work, and no turn."""
+        self._waits = True
+        if not self._asked and self._closing is None:
+            self._asked = True
+            self._shell.send(lambda now: events.TurnRequested(now, self._client, self._gpu))
+
+    def pace(self, seconds: float) -> Process:
+        """Wait until so much more may be in flight."""
+        while self._told and self._pieces and self._in_flight + seconds > self._budget:
+            self._eased = Signal()
+            yield self._eased
+            yield costs.WAKE
+
+    def submitted(self, seconds: float, done: Signal) -> None:
+        now = self._engine.now
+        self._waits = False
+        if not self._pieces:
+            if self._busy_since is None:
+                gap = now - self._idle_since
+                self._busy_since = now - gap if gap <= costs.SHORT_GAP and self._idle_since > self._opened_at else now
+            self._due = now
+        self._pieces += 1
+        self._in_flight += seconds
+        self._due += seconds
+        self._busy += seconds
+        done.then(lambda _: self._finished(seconds))
+
+    def _finished(self, seconds: float) -> None:
+        self._pieces -= 1
+        self._in_flight = self._in_flight - seconds if self._pieces else 0.0
+        if not self._pieces:
+            self._idle_since = self._engine.now
+            if self._busy_since is not None:
+                self._used += self._engine.now - self._busy_since
+                self._busy_since = None
+            if self._closing is not None:
+                self._engine.after(costs.SEE_END, self._say_all_ended)
+            else:
+                self._watch_idleness()
+        self._eased.fire()
+
+    # --- the scheduler's side
+
+    def on_terms(self, command: commands.SetTerms) -> None:
+        self._told, self._budget = command.turns, command.in_flight
+        if not command.turns:
+            self.lost()
+            self._wake()
+
+    def on_turn(self, command: commands.GiveTurn) -> None:
+        if not self._told:
+            return
+        renewed = self._turn is not None and self._turn.number == command.number
+        if self._turn is None:
+            self._opened_at = self._engine.now
+            self._idle_since = self._engine.now
+            self._used = self._busy = 0.0
+            self._busy_since = self._engine.now if self._waits else None
+        self._turn = command
+        self._asked = False
+        if command.length is not None:
+            end = self._opened_at + command.length
+            self._engine.at(end, lambda: self._time_over(command))
+        self._watch_idleness()
+        if not renewed:
+            self._engine.after(costs.OPEN_GATE, self._wake)
+
+    def _time_over(self, command: commands.GiveTurn) -> None:
+        if self._turn is command:
+            self._close(TurnEnd.ENDED)
+
+    def on_end(self, command: commands.EndTurn) -> None:
+        if self._turn is not None and self._turn.number == command.number:
+            self._close(TurnEnd.TOLD)
+
+    def lost(self) -> None:
+        """The grant is gone, or no turn is needed: whatever there was of a turn is void."""
+        self._turn, self._asked, self._closing = None, False, None
+
+    def _close(self, reason: TurnEnd) -> None:
+        assert self._turn is not None
+        number, self._turn = self._turn.number, None
+        self._closing = (number, reason)
+        if self._pieces:
+            self._say(number, reason, pending=max(1e-6, self._due - self._engine.now))
+        else:
+            self._say_all_ended()
+
+    def _say_all_ended(self) -> None:
+        if self._closing is None:
+            return
+        number, reason = self._closing
+        self._closing = None
+        self._asked = self._waits
+        self._say(number, reason, pending=0.0)
+
+    def _say(self, number: int, reason: TurnEnd, pending: float) -> None:
+        used = self._used + (self._engine.now - self._busy_since if self._busy_since is not None else 0.0)
+        busy, wants = min(self._busy, used), self._waits
+        self._shell.send(
+            lambda now: events.TurnOver(now, self._client, self._gpu, number, used, busy, pending, reason, wants)
+        )
+
+    def _watch_idleness(self) -> None:
+        if self._turn is None or self._turn.length is None or self._pieces:
+            return
+        turn, since = self._turn, self._idle_since
+
+        def look() -> None:
+            same = self._turn is not None and self._turn.number == turn.number and self._turn.length is not None
+            if same and not self._pieces and self._idle_since == since:
+                self._close(TurnEnd.IDLE)
+
+        self._engine.at(max(self._engine.now, since + costs.TURN_IDLE), look)

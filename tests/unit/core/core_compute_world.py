@@ -1,0 +1,198 @@
+"""The random world with compute turns: clients that take them, lie about them, do not answer, and die in them.
+
+Like ``core_world`` it keeps books of its own from what was said, and checks every answer against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from core_world import World
+
+from nvshare.core import commands as c
+from nvshare.core import events as e
+from nvshare.core.settings import Priority, TurnEnd
+
+PAUSES = (0.0, 0.0, 0.0003, 0.002, 0.01, 0.03, 0.06, 0.3, 2.1)
+QUOTAS = (100, 1, 10, 30, 50, 80, 99)
+
+
+@dataclass
+class Seat:
+    """What a client was last told about compute turns on one card."""
+
+    turns: bool = False
+    number: int = 0  # of its turn, 0 for none
+    exclusive: bool = False
+    given_at: float = 0.0
+    length: float | None = None
+    pending_until: float | None = None  # it said that its gate is shut
+    asked: bool = False
+
+
+class ComputeWorld(World):
+    def __init__(self) -> None:
+        self.seats: dict[tuple[int, str], Seat] = {}
+        self.turn_numbers: set[int] = set()
+        super().__init__()
+
+    def step(self, action: int, a: int, b: int, d: int) -> None:
+        """Two of three steps are about compute turns."""
+        if action % 3:
+            self.advance(PAUSES[d % len(PAUSES)])
+            COMPUTE_ACTIONS[action // 3 % len(COMPUTE_ACTIONS)](self, a, b, d)
+        else:
+            super().step(action // 3, a, b, d)
+
+    def _boot(self) -> None:
+        self.seats, self.turn_numbers = {}, set()
+        super()._boot()
+
+    def _forget(self, client: int) -> None:
+        super()._forget(client)
+        self.seats = {key: seat for key, seat in self.seats.items() if key[0] != client}
+
+    def _seat(self, client: int, gpu: str) -> Seat:
+        return self.seats.setdefault((client, gpu), Seat())
+
+    # --- what clients see
+
+    def _obey(self, command: c.Command) -> None:
+        super()._obey(command)
+        if isinstance(command, c.SetTerms):
+            assert command.client in self.programs, "spoke to a client that is gone"
+            seat = self._seat(command.client, command.gpu)
+            assert seat.turns is not command.turns, "told what it knew"
+            self.seats[command.client, command.gpu] = Seat(command.turns)
+        elif isinstance(command, c.GiveTurn):
+            self._obey_turn(command)
+        elif isinstance(command, c.EndTurn):
+            seat = self._seat(command.client, command.gpu)
+            assert seat.number == command.number, "ended a turn that it does not have"
+        elif isinstance(command, c.Drop) or (isinstance(command, c.Grant) and not self._holds(command)):
+            self.seats[command.client, command.gpu] = Seat(self._seat(command.client, command.gpu).turns)
+
+    def _holds(self, command: c.Grant) -> bool:
+        return bool(self.programs[command.client].gpus[command.gpu].grant)
+
+    def _obey_turn(self, command: c.GiveTurn) -> None:
+        seat = self._seat(command.client, command.gpu)
+        held = self.programs[command.client].gpus[command.gpu]
+        assert seat.turns, "a turn for one who needs none"
+        assert held.grant, "a turn without a grant"
+        assert not held.dropped, "a turn for one who was told to leave"
+        assert command.length is None or command.length > 0.0, "a turn of no length"
+        if command.number != seat.number:
+            assert command.number not in self.turn_numbers, "a turn's number was given twice"
+            assert seat.asked, "a turn for one who did not ask"
+            self.turn_numbers.add(command.number)
+            seat.number, seat.given_at, seat.pending_until, seat.asked = command.number, self.now, None, False
+        seat.length = command.length
+
+    def _seats_with(self, wanted: Callable[[Seat], bool]) -> list[tuple[int, str, Seat]]:
+        found = []
+        for (client, gpu), seat in self.seats.items():
+            program = self.programs.get(client)
+            holds = program is not None and gpu in program.gpus and program.gpus[gpu].grant
+            if holds and not program.gpus[gpu].dropped and wanted(seat):
+                found.append((client, gpu, seat))
+        return found
+
+    def _choose(self, a: int, wanted: Callable[[Seat], bool]) -> tuple[int, str, Seat] | None:
+        found = self._seats_with(wanted)
+        return found[a % len(found)] if found else None
+
+    # --- what clients do
+
+    def ask_turn(self, a: int, b: int, d: int) -> None:
+        chosen = self._choose(a, lambda seat: seat.turns and not seat.number)
+        if chosen is not None:
+            client, gpu, seat = chosen
+            seat.asked = True
+            self.send(e.TurnRequested(self.now, client, gpu))
+
+    def ask_all(self, a: int, b: int, d: int) -> None:
+        for client, gpu, seat in self._seats_with(lambda seat: seat.turns and not seat.number):
+            if (client, gpu) in self.seats and self.seats[client, gpu] is seat:
+                seat.asked = True
+                self.send(e.TurnRequested(self.now, client, gpu))
+
+    def end_turn(self, a: int, b: int, d: int) -> None:
+        """As the library does: first with what is in flight, then with the final figures."""
+        chosen = self._choose(a, lambda seat: bool(seat.number))
+        if chosen is None:
+            return
+        client, gpu, seat = chosen
+        number, elapsed = seat.number, self.now - seat.given_at
+        reason = TurnEnd(b % 3)
+        if d % 2:
+            pending = (0.0002, 0.003, 0.5)[b % 3]
+            seat.pending_until = self.now + pending
+            self.send(e.TurnOver(self.now, client, gpu, number, elapsed, elapsed / 2, pending, reason, wants=False))
+            self.advance(pending)
+            if self.seats.get((client, gpu)) is not seat or seat.number != number:
+                return
+        wants = bool(a % 2)
+        seat.number, seat.asked = 0, seat.asked or wants
+        self.send(e.TurnOver(self.now, client, gpu, number, elapsed, elapsed * (a % 3) / 2, 0.0, reason, wants))
+
+    def lie(self, a: int, b: int, d: int) -> None:
+        """Figures that cannot be, numbers of turns long gone, requests for what it has."""
+        chosen = self._choose(a, lambda seat: seat.turns)
+        if chosen is None:
+            return
+        client, gpu, seat = chosen
+        if b % 3 == 0:
+            seat.asked = True
+            self.send(e.TurnRequested(self.now, client, gpu))
+        elif b % 3 == 1:
+            answer = self.send(e.TurnOver(self.now, client, gpu, seat.number + 1 + d, 1e9, 1e9, 1e6))
+            assert not [one for one in answer if isinstance(one, (c.Expel, c.Drop))], "a wrong number had effects"
+        elif seat.number:
+            number, seat.number, seat.asked = seat.number, 0, True
+            said = (-1.0, 0.0, 1e9)[d % 3]
+            self.send(e.TurnOver(self.now, client, gpu, number, said, said, 0.0, TurnEnd(a % 4), wants=True))
+
+    def stay_deaf(self, a: int, b: int, d: int) -> None:
+        """Nobody speaks for a while: deadlines pass, and who asks is served all the same."""
+        self.advance((1.0, 3.0, 13.0)[d % 3])
+        for (client, gpu), seat in self.seats.items():
+            place = self.scheduler._node.clients[client].gpus.get(gpu)
+            if seat.number and (place is None or place.compute.turn is None):
+                seat.number = 0  # it was given up on
+
+    def change_quota(self, a: int, b: int, d: int) -> None:
+        program = self._pick(a)
+        if program is not None:
+            rank = Priority(d % 2) if b % 5 == 0 else None
+            quota = QUOTAS[b % len(QUOTAS)]
+            self.send(e.LimitsChanged(self.now, program.group, core_limit=quota, priority=rank))
+
+    def work(self, a: int, b: int, d: int) -> None:
+        """Those who hold a grant use the card, and say so."""
+        for program in list(self.programs.values()):
+            for uuid, held in list(program.gpus.items()):
+                if held.grant and program.id in self.programs:
+                    self.send(e.UsageReported(self.now, program.id, uuid, self.now, d, 1024))
+
+
+COMPUTE_ACTIONS: tuple[Callable[[ComputeWorld, int, int, int], None], ...] = (
+    ComputeWorld.ask_turn,
+    ComputeWorld.ask_turn,
+    ComputeWorld.ask_turn,
+    ComputeWorld.ask_all,
+    ComputeWorld.ask_all,
+    ComputeWorld.end_turn,
+    ComputeWorld.end_turn,
+    ComputeWorld.end_turn,
+    ComputeWorld.end_turn,
+    ComputeWorld.lie,
+    ComputeWorld.stay_deaf,
+    ComputeWorld.change_quota,
+    ComputeWorld.work,
+    ComputeWorld.work,
+    ComputeWorld.register,
+    ComputeWorld.request,
+    ComputeWorld.request,
+)

@@ -1,0 +1,223 @@
+"""Compute turns, one behaviour at a time: who is told, who goes next, what is billed, what happens to the deaf."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from core_scene import GIB, A, B, Scene
+
+from nvshare.core import commands as c
+from nvshare.core import events as e
+from nvshare.core.settings import Mode, Priority, TurnEnd
+from nvshare.core.state_compute import Kind
+
+BUSY, TINY = 1.0, 0.2  # part of its time in which the card works for a client
+
+
+def of(answer: Sequence[c.Command], *kinds: type[c.Command]) -> list[c.Command]:
+    return [command for command in answer if isinstance(command, kinds)]
+
+
+class Stage(Scene):
+    """A scene whose clients run on card A and speak about turns."""
+
+    def start(self, client: int, *gpus: str, **limits: object) -> list[c.Command]:
+        answer = self.register(client, *gpus, **limits)
+        return answer + self.request(client)
+
+    def use(self, *clients: int) -> list[c.Command]:
+        """They report that they used the card since the last time."""
+        answer: list[c.Command] = []
+        for client in clients:
+            answer += self.send(e.UsageReported(self.now, client, A, self.now + 1.0, 1, 1024))
+        return answer
+
+    def ask(self, client: int) -> list[c.Command]:
+        return self.send(e.TurnRequested(self.now, client, A))
+
+    def over(
+        self, client: int, used: float, *, pending: float = 0.0, ratio: float = BUSY, wants: bool = True,
+        reason: TurnEnd = TurnEnd.ENDED,
+    ) -> list[c.Command]:  # fmt: skip
+        number = self.turn(client)
+        event = e.TurnOver(self.now, client, A, number, used, used * ratio, pending, reason, wants)
+        return self.send(event)
+
+    def turn(self, client: int) -> int:
+        turn = self.scheduler._node.clients[client].gpus[A].compute.turn
+        return 0 if turn is None else turn.number
+
+    def place(self, client: int):
+        return self.scheduler._node.clients[client].gpus[A]
+
+
+def test_one_busy_client_runs_freely() -> None:
+    stage = Stage()
+    told = stage.start(1) + stage.use(1)
+    assert not of(told, c.SetTerms)
+
+
+def test_two_busy_clients_take_turns_of_fifty_milliseconds() -> None:
+    stage = Stage()
+    stage.start(1)
+    stage.start(2)
+    told = stage.use(1, 2)
+    assert of(told, c.SetTerms) == [c.SetTerms(1, A, True, 0.004), c.SetTerms(2, A, True, 0.004)]
+    assert of(stage.ask(1), c.GiveTurn) == [c.GiveTurn(1, A, 1, None, True)]
+    assert of(stage.ask(2), c.GiveTurn) == [c.GiveTurn(1, A, 1, 0.05, True)]
+    stage.pass_time(0.05)
+    assert of(stage.over(1, 0.05), c.GiveTurn) == [c.GiveTurn(2, A, 2, 0.05, True)]
+
+
+def test_the_next_turn_begins_when_little_of_the_last_one_is_left() -> None:
+    stage = Stage()
+    stage.start(1)
+    stage.start(2)
+    stage.use(1, 2)
+    stage.ask(1)
+    stage.ask(2)
+    stage.pass_time(0.05)
+    assert not of(stage.over(1, 0.05, pending=0.01, wants=False), c.GiveTurn)
+    assert of(stage.pass_time(0.009), c.GiveTurn) == [c.GiveTurn(2, A, 2, None, True)]
+
+
+def test_when_the_neighbour_is_gone_the_other_runs_freely_again() -> None:
+    stage = Stage()
+    stage.start(1)
+    stage.start(2)
+    stage.use(1, 2)
+    stage.ask(1)
+    assert of(stage.gone(2), c.SetTerms) == [c.SetTerms(1, A, False)]
+    assert stage.turn(1) == 0
+
+
+def test_a_quota_takes_turns_from_the_first_moment() -> None:
+    stage = Stage()
+    assert of(stage.start(1, core_limit=30), c.SetTerms) == [c.SetTerms(1, A, True, 0.004)]
+    assert of(stage.ask(1), c.GiveTurn) == [c.GiveTurn(1, A, 1, 0.05, True)]
+    stage.pass_time(0.05)
+    assert not of(stage.over(1, 0.05), c.GiveTurn)
+    assert not of(stage.pass_time(0.11), c.GiveTurn)
+    assert of(stage.pass_time(0.01), c.GiveTurn) == [c.GiveTurn(1, A, 2, 0.05, True)]
+
+
+def test_who_keeps_others_waiting_is_billed_for_it_whatever_it_says() -> None:
+    stage = Stage()
+    stage.start(1, core_limit=50)
+    stage.start(2, core_limit=50)
+    stage.ask(1)
+    stage.ask(2)
+    stage.pass_time(0.05)
+    stage.over(1, used=0.0)
+    assert stage.place(1).gpu.compute.books["process:1"].used == pytest.approx(0.048)
+
+
+def test_nobody_is_billed_for_more_than_the_time_that_passed() -> None:
+    stage = Stage()
+    stage.start(1, core_limit=50)
+    stage.ask(1)
+    stage.pass_time(0.05)
+    stage.over(1, used=1e6)
+    assert stage.place(1).gpu.compute.books["process:1"].used == pytest.approx(0.05)
+
+
+def test_a_client_that_does_not_end_its_turn_is_gone_on_beside() -> None:
+    stage = Stage()
+    stage.start(1)
+    stage.start(2)
+    stage.use(1, 2)
+    stage.ask(1)
+    stage.ask(2)
+    answer = stage.pass_time(0.05 + 1.5)
+    assert of(answer, c.GiveTurn)[-1] == c.GiveTurn(2, A, 2, None, True)
+    warnings = [line.text for line in of(answer, c.Log) if line.level is c.Level.WARN]
+    assert len(warnings) == 1
+    assert "did not end its compute turn" in warnings[0]
+
+
+def test_high_priority_ends_the_turn_of_others_at_once() -> None:
+    stage = Stage()
+    stage.start(1)
+    stage.start(2, priority=Priority.HIGH)
+    stage.use(1, 2)
+    stage.ask(1)
+    stage.pass_time(0.01)
+    assert of(stage.ask(2), c.EndTurn) == [c.EndTurn(1, A, 1)]
+
+
+def test_a_launch_bound_client_runs_freely_beside_turns() -> None:
+    stage = Stage()
+    stage.start(1)
+    stage.start(2)
+    stage.use(1, 2)
+    stage.pass_time(0.3)
+    for _ in range(2):
+        stage.ask(1)
+        stage.pass_time(0.05)
+        answer = stage.over(1, 0.05, ratio=TINY, wants=False)
+    assert stage.place(1).compute.kind is Kind.LAUNCH_BOUND
+    assert c.SetTerms(1, A, False) in answer
+
+
+def test_a_drop_ends_the_turn() -> None:
+    stage = Stage(Mode.SERIAL, quantum=10.0)
+    stage.start(1, core_limit=50)
+    stage.start(2, core_limit=50)
+    stage.ask(1)
+    assert of(stage.pass_time(10.0), c.Drop)
+    assert stage.turn(1) == 0
+
+
+def test_a_gang_without_a_quota_runs_freely() -> None:
+    stage = Stage(gpus=(A, B))
+    stage.start(1, A, B)
+    stage.start(2, A)
+    assert not of(stage.use(1, 2), c.SetTerms)
+
+
+def test_in_concurrent_mode_there_are_no_turns_without_quotas() -> None:
+    stage = Stage(Mode.CONCURRENT)
+    stage.start(1)
+    stage.start(2)
+    assert not of(stage.use(1, 2), c.SetTerms)
+    changed = stage.send(e.LimitsChanged(stage.now, "process:1", core_limit=50))
+    assert {command.client for command in of(changed, c.SetTerms)} == {1, 2}
+
+
+def test_without_anti_thrash_nobody_takes_turns() -> None:
+    stage = Stage()
+    stage.start(1, core_limit=50)
+    stage.ask(1)
+    assert c.SetTerms(1, A, False) in stage.change(anti_thrash=False)
+    assert stage.turn(1) == 0
+
+
+def test_a_library_that_knows_no_turns_is_left_alone() -> None:
+    stage = Stage()
+    stage.start(1, core_limit=50)
+    stage.pass_time(3.0)
+    assert c.SetTerms(1, A, False) in stage.use(1)
+
+
+def test_two_processes_of_a_group_share_its_quota() -> None:
+    stage = Stage()
+    stage.start(1, group="run:7", core_limit=30)
+    stage.start(2, group="run:7")
+    stage.ask(1)
+    stage.ask(2)
+    stage.pass_time(0.05)
+    assert not of(stage.over(1, 0.05), c.GiveTurn)
+    assert stage.place(2).compute.ready_since is None
+
+
+def test_without_credit_nobody_keeps_memory_that_another_could_use() -> None:
+    stage = Stage(declared=8 * GIB, quantum=30.0)
+    for client in (1, 2):
+        stage.register(client, can_swap=True, core_limit=30 if client == 1 else None)
+        stage.allocate(client, 6 * GIB)
+    stage.request(1)
+    stage.ask(1)
+    stage.request(2)
+    stage.pass_time(0.05)
+    assert of(stage.over(1, 0.05), c.Drop)
