@@ -1,0 +1,61 @@
+"""How far a task was when: speeds over any window, pauses, latencies. Pure functions over what a worker noted."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Track:
+    """``times``: when steps were found finished, on the clock that all processes share; ``counts``: how many were by
+    then, since the beginning. ``bursts``: when each burst of work was wanted, and how long it took from then.
+    ``right``: the results were looked at and are what they should be."""
+
+    times: Sequence[float]
+    counts: Sequence[float]
+    bursts: Sequence[tuple[float, float]] = ()
+    right: bool = True
+
+    def done(self, at: float) -> float:
+        """Steps done by a moment; between two marks the work is taken as even."""
+        after = bisect.bisect_right(self.times, at)
+        if after == 0:
+            return 0.0
+        if after == len(self.times):
+            return self.counts[-1]
+        before = after - 1
+        part = (at - self.times[before]) / (self.times[after] - self.times[before])
+        return self.counts[before] + part * (self.counts[after] - self.counts[before])
+
+    def speed(self, begin: float, end: float) -> float:
+        """Steps per second over a window."""
+        return (self.done(end) - self.done(begin)) / (end - begin)
+
+    def pace(self, begin: float, end: float) -> float:
+        """Steps per second from the first mark of a window to the last: of tasks that mostly sleep, whose steps are too
+        few for a part of one to be left to chance. 0 with fewer than two marks."""
+        first, after = bisect.bisect_left(self.times, begin), bisect.bisect_right(self.times, end)
+        if after - first < 2:
+            return 0.0
+        return (self.counts[after - 1] - self.counts[first]) / (self.times[after - 1] - self.times[first])
+
+    def longest_pause(self, begin: float, end: float) -> float:
+        """The longest time within a window in which no step was seen to end."""
+        inside = [time for time in self.times if begin < time < end]
+        edges = [begin, *inside, end]
+        return max(later - earlier for earlier, later in itertools.pairwise(edges))
+
+    def latencies(self, begin: float, end: float) -> list[float]:
+        """Of the bursts that were wanted within a window."""
+        return [took for wanted, took in self.bursts if begin <= wanted < end]
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that so many percent of the values do not exceed."""
+    if not values:
+        raise ValueError("a percentile of nothing")
+    return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
