@@ -32,11 +32,12 @@ from nvshare.lab.mission import Mission, Row, Scenario
 from nvshare.lab.model.run import ModelBackend
 from nvshare.lab.outcome import Backend, ignore_progress
 from nvshare.lab.outcome import Progress as Told
-from nvshare.lab.processes import ProcessBackend
+from nvshare.lab.processes import Place, ProcessBackend
 from nvshare.lab.report import eviction_table, row_report, summary_table, swap_report
 from nvshare.lab.team import TeamStalled
 from nvshare.native import NativeMissing
 
+_OUTSIDE = (SchedulerError, SimError, NativeMissing, NoTorch, TeamStalled, NotCalibrated, mission.BaselineFailed)
 _SOLO_WALL_SECONDS = 2.5  # what a task takes alone on a simulated node, unless --shorten says otherwise
 _TURNS_WALL_SECONDS = 8.0  # the same of tasks in turns, which last at least 2 seconds of the scheduler's clock
 _SURVIVOR_SPEED = 1.0  # of the simulated node on which speeds within a quarter of a second count
@@ -112,7 +113,7 @@ def progress_bars() -> Iterator[mission.Started]:
 
 
 @contextlib.contextmanager
-def plain_errors(advised_node: str = "2xT4") -> Iterator[None]:
+def plain_errors(advised_node: str = "2xT4", modelled: bool = True) -> Iterator[None]:
     """What can go wrong outside of us, as one line and an exit code; ``advised_node`` is for those without a GPU.
 
     A polite kill, or the end of the terminal, ends us as cleanly as Ctrl-C.
@@ -124,16 +125,9 @@ def plain_errors(advised_node: str = "2xT4") -> Iterator[None]:
     try:
         yield
     except NoCards as error:
-        fail(f"{error}. Without a GPU use --sim {advised_node} (simulated) or --model {advised_node} (computed)", 2)
-    except (
-        SchedulerError,
-        SimError,
-        NativeMissing,
-        NoTorch,
-        TeamStalled,
-        NotCalibrated,
-        mission.BaselineFailed,
-    ) as error:
+        or_computed = f" or --model {advised_node} (computed)" if modelled else ""
+        fail(f"{error}. Without a GPU use --sim {advised_node} (simulated){or_computed}", 2)
+    except _OUTSIDE as error:
         fail(str(error), 1)
     except KeyboardInterrupt:
         fail("interrupted; nothing was left running", INTERRUPTED)
@@ -440,7 +434,7 @@ def _parts_of(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 
 @contextlib.contextmanager
-def _compute_place(sim_spec: str | None) -> Iterator[places.Place]:
+def _compute_place(sim_spec: str | None) -> Iterator[Place]:
     if sim_spec is None:
         yield places.real()
     else:
@@ -521,7 +515,7 @@ def compute_command(
         raise click.UsageError("--real and --sim do not go together: choose one")
     require_writable(json_path)
     rows: list[ComputeRow] = []
-    with plain_errors("H200"), _compute_place(sim_spec) as place:
+    with plain_errors("H200", modelled=False), _compute_place(sim_spec) as place:
         kit_for(place)
         total = sum(scene_seconds(part, seconds, place.source == "gpu") for part in parts)
         minutes = (total + len(parts) * BEGIN_SECONDS[place.source]) / 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import IO, Any
 
 from nvshare.lab.compute.kinds import KINDS
 from nvshare.lab.compute.track import Track
+from nvshare.lab.team import CLIENT_ID
 
 NATIVE, NVSHARE, MPS = "native", "nvshare", "mps"
 _PATIENCE = 120.0  # seconds for what has no known end: imports, memory, first kernels
@@ -45,7 +47,7 @@ class Worker:
     def __init__(self, name: Name, kit: str, environment: Mapping[str, str]) -> None:
         self.name = name
         self.info: dict[str, Any] = {}
-        self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "nvshare.lab.compute.worker", kit],
             env=dict(environment),
@@ -57,8 +59,10 @@ class Worker:
         self._pending = b""
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def client(self) -> str | None:
+        """Its id at the scheduler, once it has told; its process number may be another one there."""
+        found = CLIENT_ID.findall(self._said())
+        return found[-1] if found else None
 
     def send(self, **command: Any) -> None:
         assert self._process.stdin is not None
@@ -105,11 +109,15 @@ class Worker:
         self._process.stdout.close()
         self._errors.close()
 
+    def _said(self) -> str:
+        """On standard error, read without moving the place where it writes."""
+        number = self._errors.fileno()
+        return os.pread(number, os.fstat(number).st_size, 0).decode(errors="replace")
+
     def _failure(self, what: str) -> WorkerFailed:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5 if what == "ended" else 0)
-        self._errors.seek(0)
-        said = [line for line in self._errors.read().splitlines() if line.strip() and "][INFO]" not in line]
+        said = [line for line in self._said().splitlines() if line.strip() and "][INFO]" not in line]
         return WorkerFailed(f"the worker {self.name} {what}: {'; '.join(said[-3:]) or 'it said nothing'}")
 
 
@@ -156,11 +164,17 @@ class Crew:
             worker = self._workers[name]
             steps = KINDS[name.kind].steps
             worker.ask(patience, do="prepare", steps=steps)
+            if name.how == NVSHARE:
+                self.client(name)
             if name.how == NATIVE and steps not in self.steps:
                 self.steps[steps] = _step_seconds(worker)
 
-    def pid(self, name: Name) -> int:
-        return self._workers[name].pid
+    def client(self, name: Name) -> str:
+        """The id at the scheduler of one that runs under nvshare."""
+        client = self._workers[name].client
+        if client is None:
+            raise WorkerFailed(f"the worker {name} runs without nvshare: libnvshare.so was not loaded")
+        return client
 
     def begin(self, names: Sequence[Name], until: float) -> None:
         """Let them work until a moment of the monotonic clock."""

@@ -25,6 +25,9 @@ _KERNELS: dict[str, tuple[int, ...]] = {  # nanoseconds of each kernel of a step
 }
 
 
+STEPS = (kinds.ADD, *_KERNELS)
+
+
 class _Launches:
     """A step is one or more launches."""
 

@@ -89,7 +89,7 @@ class LiveStage:
         known = self._limits.setdefault(task, {"cores": None, "priority": NORMAL})
         changed = {name: value for name, value in wanted.items() if known[name] != value}
         if changed:
-            self._connection.request("limit", target={"pid": self._crew.pid(task)}, **changed)
+            self._connection.request("limit", target={"client": self._crew.client(task)}, **changed)
             known |= changed
 
 

@@ -21,6 +21,7 @@ BURST_RATIO = 2.5  # of a burst alone
 SHOWN_WITHIN = 0.3  # seconds from a change of quota to the speed that it asks for
 SHOWN_WINDOW = 0.4  # seconds over which that speed is taken: two cycles of turns
 SHOWN_PART = 0.75  # of the way from the old speed to the new one
+SHOWN_POINTS = 5.0  # percentage points that the rest of the time, a second or so, may be off the new one
 STUCK = 1.0  # seconds without any progress
 
 
@@ -129,16 +130,12 @@ def burst_row(what: str, how: str, latencies: Sequence[float], solo: Sequence[fl
 
 def shown_after(track: Track, at: float, until: float, solo: float, old: float, new: float) -> float | None:
     """Seconds from a change of quota at ``at`` until the speed shows it: the begin of the first window in which most of
-    the way from the old share to the new one is gone, if the rest of the time up to ``until`` keeps that. None: it
-    never does."""
-
-    def is_new(begin: float, end: float) -> bool:
-        gone = (track.speed(begin, end) / solo - old) / (new - old)
-        return SHOWN_PART <= gone <= 2 - SHOWN_PART
-
-    begins = [at, *(time for time in track.times if at < time <= until - SHOWN_WINDOW)]
-    for begin in begins:
-        if is_new(begin, begin + SHOWN_WINDOW) and is_new(begin, until):
+    the way from the old share to the new one is gone, if the whole time from there to ``until`` is at the new one.
+    None: it never is."""
+    for begin in [at, *(time for time in track.times if at < time <= until - SHOWN_WINDOW)]:
+        gone = (track.speed(begin, begin + SHOWN_WINDOW) / solo - old) / (new - old)
+        kept = 100 * abs(track.speed(begin, until) / solo - new)
+        if abs(gone - 1) <= 1 - SHOWN_PART and kept <= SHOWN_POINTS:
             return begin - at
     return None
 

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from nvshare.lab.compute import rows
 from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Name, WorkerFailed
-from nvshare.lab.compute.kinds import ADD, BURSTY, GRAPH, INTERACTIVE, LAUNCH, LONG, MATMUL, TRAINING
+from nvshare.lab.compute.kinds import ADD, BURSTY, GRAPH, INTERACTIVE, KINDS, LAUNCH, LONG, MATMUL, TRAINING
 from nvshare.lab.compute.rows import Row
 from nvshare.lab.compute.shares import Change, Quota, promised, promised_over
 from nvshare.lab.compute.stage import AUTO, CONCURRENT, HIGH, NORMAL, Scene, Seen, Stage
@@ -52,9 +52,8 @@ def cast(how: str, kinds: Sequence[str]) -> list[Name]:
 
 
 def title(kinds: Sequence[str]) -> str:
-    """``2 x add``, ``add + matmul``."""
-    different = dict.fromkeys(kinds)
-    return " + ".join(kind if kinds.count(kind) == 1 else f"{kinds.count(kind)} x {kind}" for kind in different)
+    """``2 x add``, ``add + matmul + add``; in the order of the quotas."""
+    return f"{len(kinds)} x {kinds[0]}" if len(set(kinds)) < len(kinds) == kinds.count(kinds[0]) else " + ".join(kinds)
 
 
 def as_seen(row: Row, *seen: Seen) -> Row:
@@ -209,23 +208,24 @@ def idle(stage: Stage) -> Iterator[Row]:
     for how in (NATIVE, NVSHARE):
         stage.call_up([task for kinds in (sleepers, *beside) for task in cast(how, kinds)])
     yield from _sleepers(stage, sleepers)
-    solo_scene = Scene([Name(NATIVE, INTERACTIVE)], (), 2 * stage.seconds, stage.start / 2)
-    alone = stage.play(solo_scene).latencies()
+    alone = stage.play(Scene([Name(NATIVE, INTERACTIVE)], (), 2 * stage.seconds, stage.start / 2)).latencies()
     for kinds in beside:
         yield from _interactive(stage, kinds, alone)
 
 
 def _sleepers(stage: Stage, kinds: Sequence[str]) -> Iterator[Row]:
+    """Sleeps are the same for all, so the bursts tell how much longer a task takes; the clock of the sleeps does not
+    blur it."""
+    sleep = KINDS[kinds[0]].sleep
     alone: list[float] = []
     played: dict[str, list[Seen]] = {NATIVE: [], NVSHARE: []}
     for _ in range(ROUNDS):
-        scene = Scene([Name(NATIVE, kinds[0])], (), stage.seconds, stage.start / 2)
-        alone.append(stage.play(scene).paces()[0])
+        alone += stage.play(Scene([Name(NATIVE, kinds[0])], (), stage.seconds, stage.start / 2)).latencies()
         for how, seen in played.items():
             seen.append(stage.play(Scene(cast(how, kinds), (), stage.seconds, stage.start)))
     for how, seen in played.items():
-        paces = [fmean(each) for each in zip(*(one.paces() for one in seen), strict=True)]
-        ratios = [fmean(alone) / pace if pace else float("inf") for pace in paces]
+        bursts = [[took for one in seen for took in one.latencies(who)] for who in range(len(kinds))]
+        ratios = [(sleep + fmean(each)) / (sleep + fmean(alone)) if each else float("inf") for each in bursts]
         yield as_seen(rows.idle_row(title(kinds), how, ratios), *seen)
 
 

@@ -46,9 +46,6 @@ class Seen:
     def speeds(self) -> list[float]:
         return [track.speed(self.begin, self.end) for track in self.tracks]
 
-    def paces(self) -> list[float]:
-        return [track.pace(self.begin, self.end) for track in self.tracks]
-
     def latencies(self, who: int = 0) -> list[float]:
         return self.tracks[who].latencies(self.begin, self.end)
 

@@ -35,14 +35,6 @@ class Track:
         """Steps per second over a window."""
         return (self.done(end) - self.done(begin)) / (end - begin)
 
-    def pace(self, begin: float, end: float) -> float:
-        """Steps per second from the first mark of a window to the last: of tasks that mostly sleep, whose steps are too
-        few for a part of one to be left to chance. 0 with fewer than two marks."""
-        first, after = bisect.bisect_left(self.times, begin), bisect.bisect_right(self.times, end)
-        if after - first < 2:
-            return 0.0
-        return (self.counts[after - 1] - self.counts[first]) / (self.times[after - 1] - self.times[first])
-
     def longest_pause(self, begin: float, end: float) -> float:
         """The longest time within a window in which no step was seen to end."""
         inside = [time for time in self.times if begin < time < end]
