@@ -60,7 +60,8 @@ class Place:
         return config.child_environment({**self._shown(gpu), **shared})
 
     def _shown(self, gpu: int) -> dict[str, str]:
-        return {**self.variables, "CUDA_VISIBLE_DEVICES": self.uuids[gpu], "PYTHONPATH": str(_PACKAGE_PARENT)}
+        path = ":".join(filter(None, [str(_PACKAGE_PARENT), config.child_environment({}).get("PYTHONPATH")]))
+        return {**self.variables, "CUDA_VISIBLE_DEVICES": self.uuids[gpu], "PYTHONPATH": path}
 
     def ensure_scheduler(self) -> None:
         """Return once the scheduler of this place answers; ``SchedulerError`` when it cannot run."""

@@ -33,6 +33,12 @@ def test_a_pause_at_the_edge_of_a_window_counts() -> None:
     assert Track([], []).longest_pause(0.0, 2.0) == 2.0
 
 
+def test_a_step_is_as_long_as_it_is_while_the_task_computes() -> None:
+    track = Track([0.0, 0.01, 0.02, 0.2, 0.21, 0.22], [0, 2, 4, 6, 8, 10])
+    assert track.step_seconds(0.0, 1.0) == pytest.approx(0.005)
+    assert track.step_seconds(0.1, 0.205) is None
+
+
 def test_latencies_are_those_of_bursts_wanted_within_the_window() -> None:
     track = Track([], [], [(0.9, 1.0), (1.0, 2.0), (1.9, 3.0), (2.0, 4.0)])
     assert track.latencies(1.0, 2.0) == [2.0, 3.0]

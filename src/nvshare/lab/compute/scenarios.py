@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 from nvshare.lab.compute import rows
 from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Name, WorkerFailed
@@ -69,12 +70,14 @@ class Solo:
         self._stage = stage
         self._part = part
         self._found: dict[str, list[float]] = {}
+        self._steps: dict[str, float | None] = {}
 
     def measure(self, *kinds: str) -> None:
         stage = self._stage
         for kind in dict.fromkeys(kinds):
             seen = stage.play(Scene([Name(NATIVE, kind)], (), stage.seconds * self._part, stage.start / 2))
             self._found.setdefault(kind, []).append(seen.speeds()[0])
+            (self._steps[kind],) = seen.step_seconds()
 
     def speed(self, kind: str) -> float:
         return fmean(self._found[kind])
@@ -82,9 +85,16 @@ class Solo:
     def shares(self, tasks: Sequence[Name], speeds: Sequence[float]) -> tuple[float, ...]:
         return tuple(speed / self.speed(task.kind) for task, speed in zip(tasks, speeds, strict=True))
 
-    def drift(self, kind: str) -> float:
-        """How far the measurements are apart: what the reference itself can be wrong by."""
-        return rows.spread(self._found[kind])
+    def figures(self, tasks: Sequence[Name], seen: Seen) -> dict[str, Any]:
+        """What a share can be wrong by: ``solo_drift``, how far the measurements of the reference are apart; and
+        ``step_times_solo``, how long steps took while the task computed: below 1 where the card's clocks were higher
+        than alone, above 1 where others computed too."""
+        steps = [
+            None if now is None or alone is None else round(now / alone, 4)
+            for now, alone in zip(seen.step_seconds(), (self._steps[task.kind] for task in tasks), strict=True)
+        ]
+        drift = max(rows.spread(self._found[task.kind]) for task in tasks)
+        return {"solo_drift": round(drift, 4), "step_times_solo": steps}
 
 
 def quotas(stage: Stage) -> Iterator[Row]:
@@ -101,12 +111,13 @@ def quotas(stage: Stage) -> Iterator[Row]:
         points = rows.LAUNCH_BOUND_POINTS if kind == LAUNCH else rows.QUOTA_POINTS
         for quota, seen in played:
             share = solo.shares(task, seen.speeds())
+            figures = solo.figures(task, seen)
             if quota is None:
-                figures = {"native_its": round(solo.speed(kind), 2), "solo_drift": round(solo.drift(kind), 4)}
-                row = Row("quotas", f"{kind} alone", NVSHARE, (None,), (), share, share[0], figures=figures)
+                figures["native_its"] = round(solo.speed(kind), 2)
+                row = Row("quotas", f"{kind} alone", NVSHARE, (None,), (), share, share[0])
             else:
                 row = rows.quota_row("quotas", f"{kind} alone", (quota,), share, points)
-            yield as_seen(row, seen)
+            yield as_seen(replace(row, figures=figures), seen)
 
 
 def pairs(stage: Stage) -> Iterator[Row]:
@@ -128,7 +139,8 @@ def pairs(stage: Stage) -> Iterator[Row]:
         for tasks, wanted, seen in played:
             shares = solo.shares(tasks, seen.speeds())
             what = title([task.kind for task in tasks])
-            yield as_seen(rows.quota_row("pairs", what, wanted, shares, rows.QUOTA_POINTS), seen)
+            row = rows.quota_row("pairs", what, wanted, shares, rows.QUOTA_POINTS)
+            yield as_seen(replace(row, figures=solo.figures(tasks, seen)), seen)
 
 
 def _mixed(mix: Sequence[str], count: int) -> tuple[str, ...]:

@@ -46,6 +46,9 @@ class Seen:
     def speeds(self) -> list[float]:
         return [track.speed(self.begin, self.end) for track in self.tracks]
 
+    def step_seconds(self) -> list[float | None]:
+        return [track.step_seconds(self.begin, self.end) for track in self.tracks]
+
     def latencies(self, who: int = 0) -> list[float]:
         return self.tracks[who].latencies(self.begin, self.end)
 

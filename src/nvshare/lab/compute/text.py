@@ -15,11 +15,12 @@ _SHOWN = {  # figures worth a place in the table, and how to say them
     "p99_times_solo": "p99 {:.2f} x solo",
     "p99_ms": "p99 {:.1f} ms",
     "neighbour": "neighbour {:.1%}",
-    "shown_after_ms": "after {} ms",
+    "shown_after_ms": "shown after {} ms",
     "most_above_points": "above by {:+.1f} points",
     "longest_pauses_ms": "pauses {} ms",
     "native_its": "native {:g} steps/s",
     "solo_drift": "drift {:.1%}",
+    "step_times_solo": "steps {} x solo",
 }
 
 
@@ -59,7 +60,7 @@ def _more(row: Row) -> str:
 
 
 def _plain(value: object) -> object:
-    return "/".join("never" if each is None else f"{each:g}" for each in value) if isinstance(value, list) else value
+    return "/".join("-" if each is None else f"{each:g}" for each in value) if isinstance(value, list) else value
 
 
 def verdict(rows: Sequence[Row]) -> str:

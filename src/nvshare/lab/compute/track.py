@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,14 @@ class Track:
     def speed(self, begin: float, end: float) -> float:
         """Steps per second over a window."""
         return (self.done(end) - self.done(begin)) / (end - begin)
+
+    def step_seconds(self, begin: float, end: float) -> float | None:
+        """What a step takes while the task computes: the median over the marks of a window, so that waiting for a turn
+        does not count. None with fewer than two marks."""
+        marks = [mark for mark in zip(self.times, self.counts, strict=True) if begin <= mark[0] <= end]
+        if len(marks) < 2:
+            return None
+        return median((later[0] - early[0]) / (later[1] - early[1]) for early, later in itertools.pairwise(marks))
 
     def longest_pause(self, begin: float, end: float) -> float:
         """The longest time within a window in which no step was seen to end."""
