@@ -524,8 +524,8 @@ def compute_command(
             bench = ComputeBench(place, seconds, passed)
             for row in bench.rows(parts):
                 rows.append(row)
-                found(row)
                 _write_compute(json_path, bench, rows, complete=False)
+                found(row)
     _write_compute(json_path, bench, rows, complete=True)
     click.echo(f"nvshare bench compute on {place.title}\n\n{compute_table(rows)}\n\n{verdict(rows)}")
     if place.source != "gpu":
