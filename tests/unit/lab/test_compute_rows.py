@@ -29,16 +29,16 @@ STEPS_PER_SECOND = 500.0
 def test_each_task_has_its_quota_and_all_have_what_they_may(
     quotas: tuple[int, ...], delivered: tuple[float, ...], ok: bool
 ) -> None:
-    assert rows.quota_row("pairs", "add", quotas, delivered, rows.QUOTA_POINTS).ok is ok
+    assert rows.quota_row("pairs", "add", quotas, delivered).ok is ok
 
 
 def test_a_launch_bound_task_has_two_points() -> None:
-    assert rows.quota_row("quotas", "tiny", (50,), (0.485,), rows.LAUNCH_BOUND_POINTS).ok
-    assert not rows.quota_row("quotas", "tiny", (50,), (0.475,), rows.LAUNCH_BOUND_POINTS).ok
+    assert rows.quota_row("quotas", "tiny", (50,), (0.485,), launch_bound=True).ok
+    assert not rows.quota_row("quotas", "tiny", (50,), (0.475,), launch_bound=True).ok
 
 
 def test_a_row_tells_error_and_sum_in_its_json() -> None:
-    content = rows.quota_row("pairs", "add", (50, 60), (0.46, 0.53), rows.QUOTA_POINTS).to_dict()
+    content = rows.quota_row("pairs", "add", (50, 60), (0.46, 0.53)).to_dict()
     assert json.loads(json.dumps(content))["error_points"] == 1.55
     assert content["of_allowed"] == 0.99
     assert content["expected"] == [0.4545, 0.5455]
@@ -72,7 +72,7 @@ def test_of_unequal_tasks_neither_may_lose() -> None:
 def test_mostly_idle_tasks_take_hardly_longer_than_alone() -> None:
     assert rows.idle_row("3 x idle", "nvshare", (1.01, 1.0, 0.99)).ok
     assert not rows.idle_row("3 x idle", "nvshare", (1.02, 1.0, 1.0)).ok
-    assert not rows.idle_row("3 x idle", "nvshare", (float("inf"), 1.0, 1.0)).ok
+    assert not rows.idle_row("3 x idle", "nvshare", (None, 1.0, 1.0)).ok
     assert rows.idle_row("3 x idle", "native", (1.05, 1.05, 1.05)).ok is None
 
 
@@ -84,6 +84,11 @@ def test_slow_bursts_count_against_a_typical_one_alone() -> None:
     assert (row.figures["p50_ms"], row.figures["p99_ms"], row.figures["p99_times_solo"]) == (6.0, 12.0, 2.4)
     assert not rows.burst_row("interactive", "nvshare", [*busy, 0.013, 0.013], solo, 0.9, high=True).ok
     assert rows.burst_row("interactive", "nvshare", busy, solo, 0.9, high=False).ok is None
+
+
+def test_an_interactive_task_that_never_came_to_an_end_fails() -> None:
+    row = rows.burst_row("interactive", "nvshare", [], [0.005], 0.9, high=False)
+    assert (row.ok, row.note) == (False, "no burst ended")
 
 
 def in_turns(shares: list[tuple[float, float]], end: float) -> Track:

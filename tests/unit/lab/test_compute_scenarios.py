@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from nvshare.lab.compute.rows import Row
 from nvshare.lab.compute.scenarios import PARTS, STORM_CHANGES, cast, title
 from nvshare.lab.compute.stage import CONCURRENT, HIGH, Rehearsal, Scene, Seen
 from nvshare.lab.compute.text import compute_table, row_line, verdict
+from nvshare.lab.compute.track import Track
 
 CALL_SECONDS = 540.0  # that a call on a real card may take
 BEGIN_SECONDS = 90.0  # of which its processes may take so long to start
@@ -57,6 +59,40 @@ def test_quotas_that_are_not_kept_fail(part: str) -> None:
     judged = [row for row in played(part, Unlimited(8.0, 2.0)) if row.ok is not None]
     kept = [row.quotas for row in judged if row.ok]
     assert set(kept) <= {(80, 80)}  # they would have the same without
+
+
+@dataclass
+class Dead(Rehearsal):
+    """Nothing ever comes to an end."""
+
+    def play(self, scene: Scene) -> Seen:
+        seen = super().play(scene)
+        return replace(seen, tracks=[Track([], []) for _ in seen.tracks])
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_without_a_reference_there_are_no_rows(part: str) -> None:
+    with pytest.raises(WorkerFailed, match="use a larger --seconds"):
+        played(part, Dead(8.0, 2.0, mps=None))
+
+
+@dataclass
+class Stuck(Rehearsal):
+    """Nothing comes to an end under nvshare."""
+
+    def play(self, scene: Scene) -> Seen:
+        seen = super().play(scene)
+        if scene.tasks[0].how != NVSHARE:
+            return seen
+        return replace(seen, tracks=[Track([], []) for _ in seen.tracks])
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_tasks_that_do_nothing_fail_and_their_rows_can_be_written(part: str) -> None:
+    found = played(part, Stuck(8.0, 2.0))
+    assert [row for row in found if row.how == NVSHARE and row.ok] == []
+    json.dumps([row.to_dict() for row in found], allow_nan=False)
+    assert compute_table(found)
 
 
 @dataclass

@@ -59,21 +59,25 @@ class Row:
         }
 
 
-def quota_row(part: str, what: str, quotas: Sequence[Quota], delivered: Sequence[float], points: float) -> Row:
-    """Each task at its share within so many points, all of them at most a little below what their quotas allow. For a
-    launch-bound task alone the points are all there is: it need not use what it is allowed."""
+def quota_row(
+    part: str, what: str, quotas: Sequence[Quota], delivered: Sequence[float], launch_bound: bool = False
+) -> Row:
+    """Each task at its share, and all together hardly below what their quotas allow. A launch-bound task has more room,
+    and no sum to reach."""
     expected = promised(quotas)
     of_allowed = sum(delivered) / sum(expected)
     row = Row(part, what, "nvshare", tuple(quotas), tuple(expected), tuple(delivered), of_allowed)
     error = row.error_points
     assert error is not None
-    return _judged(row, error <= points and (points > QUOTA_POINTS or of_allowed >= QUOTA_SUM))
+    if launch_bound:
+        return _judged(row, error <= LAUNCH_BOUND_POINTS)
+    return _judged(row, error <= QUOTA_POINTS and of_allowed >= QUOTA_SUM)
 
 
 def spread(shares: Sequence[float]) -> float:
     """How far the largest and the smallest are apart, as a part of the mean."""
     mean = sum(shares) / len(shares)
-    return (max(shares) - min(shares)) / mean if mean else float("inf")
+    return (max(shares) - min(shares)) / mean if mean else 0.0
 
 
 def busy_row(what: str, how: str, delivered: Sequence[float]) -> Row:
@@ -104,15 +108,19 @@ def _against(what: str, how: str, delivered: Sequence[float], native: Sequence[f
     return row if how != "nvshare" else _judged(row, good)
 
 
-def idle_row(what: str, how: str, ratios: Sequence[float]) -> Row:
-    """Mostly idle tasks: ``ratios`` of the time each needs to the time it needs alone."""
-    figures = {"times_solo": [round(ratio, 4) for ratio in ratios], "at_most": IDLE_RATIO}
+def idle_row(what: str, how: str, ratios: Sequence[float | None]) -> Row:
+    """Mostly idle tasks: ``ratios`` of the time each needs to the time it needs alone; None: it did nothing."""
+    figures = {"times_solo": [ratio and round(ratio, 4) for ratio in ratios], "at_most": IDLE_RATIO}
     row = Row("idle", what, how, delivered=tuple(1 / ratio if ratio else 0.0 for ratio in ratios), figures=figures)
-    return row if how != "nvshare" else _judged(row, all(0 < ratio <= IDLE_RATIO for ratio in ratios))
+    if how != "nvshare":
+        return row
+    return _judged(row, all(ratio is not None and ratio <= IDLE_RATIO for ratio in ratios))
 
 
 def burst_row(what: str, how: str, latencies: Sequence[float], solo: Sequence[float], beside: float, high: bool) -> Row:
     """An interactive task: its slow bursts against a typical one alone. ``beside``: what its neighbour had."""
+    if not latencies:
+        return Row("idle", what, how, delivered=(beside,), ok=False, note="no burst ended")
     typical = percentile(solo, 50)
     ratio = percentile(latencies, 99) / typical
     figures = {

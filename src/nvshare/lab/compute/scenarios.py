@@ -80,7 +80,10 @@ class Solo:
             (self._steps[kind],) = seen.step_seconds()
 
     def speed(self, kind: str) -> float:
-        return fmean(self._found[kind])
+        speed = fmean(self._found[kind])
+        if not speed:
+            raise WorkerFailed(f"{kind} alone did not end a step in the measured time: use a larger --seconds")
+        return speed
 
     def shares(self, tasks: Sequence[Name], speeds: Sequence[float]) -> tuple[float, ...]:
         return tuple(speed / self.speed(task.kind) for task, speed in zip(tasks, speeds, strict=True))
@@ -108,7 +111,6 @@ def quotas(stage: Stage) -> Iterator[Row]:
             (quota, stage.play(Scene(task, (quota,), stage.seconds, stage.start))) for quota in (None, *wanted)
         ]
         solo.measure(kind)
-        points = rows.LAUNCH_BOUND_POINTS if kind == LAUNCH else rows.QUOTA_POINTS
         for quota, seen in played:
             share = solo.shares(task, seen.speeds())
             figures = solo.figures(task, seen)
@@ -116,7 +118,7 @@ def quotas(stage: Stage) -> Iterator[Row]:
                 figures["native_its"] = round(solo.speed(kind), 2)
                 row = Row("quotas", f"{kind} alone", NVSHARE, (None,), (), share, share[0])
             else:
-                row = rows.quota_row("quotas", f"{kind} alone", (quota,), share, points)
+                row = rows.quota_row("quotas", f"{kind} alone", (quota,), share, launch_bound=kind == LAUNCH)
             yield as_seen(replace(row, figures=figures), seen)
 
 
@@ -139,7 +141,7 @@ def pairs(stage: Stage) -> Iterator[Row]:
         for tasks, wanted, seen in played:
             shares = solo.shares(tasks, seen.speeds())
             what = title([task.kind for task in tasks])
-            row = rows.quota_row("pairs", what, wanted, shares, rows.QUOTA_POINTS)
+            row = rows.quota_row("pairs", what, wanted, shares)
             yield as_seen(replace(row, figures=solo.figures(tasks, seen)), seen)
 
 
@@ -220,9 +222,16 @@ def idle(stage: Stage) -> Iterator[Row]:
     for how in (NATIVE, NVSHARE):
         stage.call_up([task for kinds in (sleepers, *beside) for task in cast(how, kinds)])
     yield from _sleepers(stage, sleepers)
-    alone = stage.play(Scene([Name(NATIVE, INTERACTIVE)], (), 2 * stage.seconds, stage.start / 2)).latencies()
+    alone = _bursts_alone(stage, INTERACTIVE, 2 * stage.seconds)
     for kinds in beside:
         yield from _interactive(stage, kinds, alone)
+
+
+def _bursts_alone(stage: Stage, kind: str, seconds: float) -> list[float]:
+    latencies = stage.play(Scene([Name(NATIVE, kind)], (), seconds, stage.start / 2)).latencies()
+    if not latencies:
+        raise WorkerFailed(f"{kind} alone did not end a burst in the measured time: use a larger --seconds")
+    return latencies
 
 
 def _sleepers(stage: Stage, kinds: Sequence[str]) -> Iterator[Row]:
@@ -232,12 +241,12 @@ def _sleepers(stage: Stage, kinds: Sequence[str]) -> Iterator[Row]:
     alone: list[float] = []
     played: dict[str, list[Seen]] = {NATIVE: [], NVSHARE: []}
     for _ in range(ROUNDS):
-        alone += stage.play(Scene([Name(NATIVE, kinds[0])], (), stage.seconds, stage.start / 2)).latencies()
+        alone += _bursts_alone(stage, kinds[0], stage.seconds)
         for how, seen in played.items():
             seen.append(stage.play(Scene(cast(how, kinds), (), stage.seconds, stage.start)))
     for how, seen in played.items():
         bursts = [[took for one in seen for took in one.latencies(who)] for who in range(len(kinds))]
-        ratios = [(sleep + fmean(each)) / (sleep + fmean(alone)) if each else float("inf") for each in bursts]
+        ratios = [(sleep + fmean(each)) / (sleep + fmean(alone)) if each else None for each in bursts]
         yield as_seen(rows.idle_row(title(kinds), how, ratios), *seen)
 
 
