@@ -290,7 +290,7 @@ def _steps(stage: Stage, solo: Solo, tasks: Sequence[Name]) -> Row:
 
 
 def _storm(stage: Stage, solo: Solo, tasks: Sequence[Name]) -> Row:
-    """Random changes, as many as in Show 4 whatever the length."""
+    """Random changes, the same number whatever the length."""
     source = seeded("storm")
     seconds = STORM_WINDOWS * stage.seconds
     moments = sorted(source.uniform(0, seconds) for _ in range(STORM_CHANGES))
