@@ -22,17 +22,22 @@ from nvshare.gpu.cards import NoCards
 from nvshare.gpu.profiles import Profile, parse_node
 from nvshare.gpu.sim import SimError
 from nvshare.lab import eviction, linkspeed, mission, places, swap
+from nvshare.lab.compute.bench import BEGIN_SECONDS, ComputeBench, NoTorch, kit_for, scene_seconds
+from nvshare.lab.compute.rows import Row as ComputeRow
+from nvshare.lab.compute.scenarios import PARTS
+from nvshare.lab.compute.text import compute_table, row_line, simulated_note, verdict
 from nvshare.lab.findings import findings
 from nvshare.lab.linkspeed import LinkSpeed, NotCalibrated
 from nvshare.lab.mission import Mission, Row, Scenario
 from nvshare.lab.model.run import ModelBackend
 from nvshare.lab.outcome import Backend, ignore_progress
 from nvshare.lab.outcome import Progress as Told
-from nvshare.lab.processes import ProcessBackend
+from nvshare.lab.processes import Place, ProcessBackend
 from nvshare.lab.report import eviction_table, row_report, summary_table, swap_report
 from nvshare.lab.team import TeamStalled
 from nvshare.native import NativeMissing
 
+_OUTSIDE = (SchedulerError, SimError, NativeMissing, NoTorch, TeamStalled, NotCalibrated, mission.BaselineFailed)
 _SOLO_WALL_SECONDS = 2.5  # what a task takes alone on a simulated node, unless --shorten says otherwise
 _TURNS_WALL_SECONDS = 8.0  # the same of tasks in turns, which last at least 2 seconds of the scheduler's clock
 _SURVIVOR_SPEED = 1.0  # of the simulated node on which speeds within a quarter of a second count
@@ -108,7 +113,7 @@ def progress_bars() -> Iterator[mission.Started]:
 
 
 @contextlib.contextmanager
-def plain_errors(advised_node: str = "2xT4") -> Iterator[None]:
+def plain_errors(advised_node: str = "2xT4", modelled: bool = True) -> Iterator[None]:
     """What can go wrong outside of us, as one line and an exit code; ``advised_node`` is for those without a GPU.
 
     A polite kill, or the end of the terminal, ends us as cleanly as Ctrl-C.
@@ -120,8 +125,9 @@ def plain_errors(advised_node: str = "2xT4") -> Iterator[None]:
     try:
         yield
     except NoCards as error:
-        fail(f"{error}. Without a GPU use --sim {advised_node} (simulated) or --model {advised_node} (computed)", 2)
-    except (SchedulerError, SimError, NativeMissing, TeamStalled, NotCalibrated, mission.BaselineFailed) as error:
+        or_computed = f" or --model {advised_node} (computed)" if modelled else ""
+        fail(f"{error}. Without a GPU use --sim {advised_node} (simulated){or_computed}", 2)
+    except _OUTSIDE as error:
         fail(str(error), 1)
     except KeyboardInterrupt:
         fail("interrupted; nothing was left running", INTERRUPTED)
@@ -211,6 +217,7 @@ def command() -> None:
     \b
     nvshare bench mission --model 2xT4                 computed, in a second
     nvshare bench mission --sim 2xT4 --only 4,6        real processes, simulated GPUs
+    nvshare bench compute --sim H200 --only quotas     shares of the card's time
     """
 
 
@@ -413,3 +420,116 @@ def swap_command(
     click.echo(f"nvshare bench swap on {card.backend.title}\n\n{swap_report(row)}")
     _write(json_path, card.backend.source, [row.to_dict()])
     sys.exit(0 if row.passed else 1)
+
+
+def _parts_of(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """``quotas,free``; without, all of them."""
+    if value is None:
+        return tuple(PARTS)
+    parts = tuple(value.split(","))
+    for part in parts:
+        if part not in PARTS:
+            raise click.BadParameter(f"there is no part {part!r}: allowed are {', '.join(PARTS)}, e.g. quotas,free")
+    return parts
+
+
+@contextlib.contextmanager
+def _compute_place(sim_spec: str | None) -> Iterator[Place]:
+    if sim_spec is None:
+        yield places.real()
+    else:
+        with places.simulated(sim_spec, 1.0, "bench") as place:
+            yield place
+
+
+@contextlib.contextmanager
+def _compute_progress(total: float) -> Iterator[tuple[Callable[[float], None], Callable[[ComputeRow], None]]]:
+    """Hears of seconds that have passed, and of rows: a bar on a terminal, a line per row elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda seconds: None, lambda row: click.echo(row_line(row), err=True)
+        return
+    columns = (
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True) as bars:
+        bar = bars.add_task("starting", total=total)
+        yield lambda seconds: bars.advance(bar, seconds), lambda row: bars.update(bar, description=row.what)
+
+
+def _write_compute(path: Path | None, bench: ComputeBench, rows: list[ComputeRow], complete: bool) -> None:
+    """After every row: a run that is cut short keeps what it found."""
+    if path is None:
+        return
+    source = bench.place.source
+    content = {
+        "simulated": source != "gpu",
+        "source": source,
+        **bench.conditions(),
+        "complete": complete,
+        "rows": [row.to_dict() for row in rows],
+    }
+    try:
+        path.write_text(json.dumps(content, indent=2) + "\n")
+    except OSError as error:
+        fail(f"--json {path}: cannot be written ({error.strerror})", 1)
+
+
+@command.command("compute")
+@_SIM
+@click.option("--real", is_flag=True, help="The first GPU of this machine (the default without --sim).")
+@click.option(
+    "--only",
+    "parts",
+    callback=_parts_of,
+    metavar="PARTS",
+    help=f"Of {', '.join(PARTS)}; e.g. quotas,free. Default: all.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0.2, 60), default=8.0, show_default=True, help="Length of a measured window."
+)
+@_JSON
+def compute_command(
+    sim_spec: str | None, real: bool, parts: tuple[str, ...], seconds: float, json_path: Path | None
+) -> None:
+    """What tasks get of a card's time, against their quotas and against native runs beside them.
+
+    \b
+    nvshare bench compute --sim H200 --only quotas --seconds 2     real processes, simulated GPU
+    nvshare bench compute --only pairs --json pairs.json           the first GPU of this machine
+
+    \b
+    quotas   each workload alone at its quotas
+    pairs    two, three and four tasks with quotas
+    free     without quotas: against time-slicing, MPS and turns forced off
+    idle     tasks that mostly sleep; an interactive one beside a busy one
+    change   quotas that change while tasks run
+
+    On a real card the workers compute with PyTorch. Rows are written as they are found. Exit code 1 when one is not as
+    promised.
+    """
+    if real and sim_spec:
+        raise click.UsageError("--real and --sim do not go together: choose one")
+    require_writable(json_path)
+    rows: list[ComputeRow] = []
+    with plain_errors("H200", modelled=False), _compute_place(sim_spec) as place:
+        kit_for(place)
+        total = sum(scene_seconds(part, seconds, place.source == "gpu") for part in parts)
+        minutes = (total + len(parts) * BEGIN_SECONDS[place.source]) / 60
+        click.echo(f"nvshare bench compute on {place.title}: {', '.join(parts)}; about {minutes:.1f} min", err=True)
+        with _compute_progress(total) as (passed, found):
+            bench = ComputeBench(place, seconds, passed)
+            for row in bench.rows(parts):
+                rows.append(row)
+                _write_compute(json_path, bench, rows, complete=False)
+                found(row)
+    _write_compute(json_path, bench, rows, complete=True)
+    click.echo(f"nvshare bench compute on {place.title}\n\n{compute_table(rows)}\n\n{verdict(rows)}")
+    if place.source != "gpu":
+        click.echo(simulated_note(place.source))
+    if json_path is not None:
+        click.echo(f"rows written to {json_path}")
+    sys.exit(0 if all(row.ok is not False for row in rows) else 1)

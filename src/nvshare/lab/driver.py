@@ -17,6 +17,7 @@ OUT_OF_MEMORY = 2
 _EVENT_BLOCKING_SYNC = 1
 _EVENT_DISABLE_TIMING = 2
 _CONTEXT_BLOCKING_SYNC = 4
+_CAPTURE_THREAD = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 _BLOCK_THREADS = 256
 _GRID_BLOCKS = 8192  # enough to fill any card; the kernels stride over what is left
 
@@ -78,6 +79,12 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuLaunchKernel": (_Handle, *(_Unsigned,) * 7, _Handle, ctypes.c_void_p, ctypes.c_void_p),
 }
 _OPTIONAL: dict[str, tuple[Any, ...]] = {
+    "cuStreamCreate": (_Out, _Unsigned),
+    "cuStreamDestroy_v2": (_Handle,),
+    "cuStreamBeginCapture_v2": (_Handle, _Int),
+    "cuStreamEndCapture": (_Handle, _Out),
+    "cuGraphInstantiateWithFlags": (_Out, _Handle, ctypes.c_ulonglong),
+    "cuGraphLaunch": (_Handle, _Handle),
     "cuDevicePrimaryCtxSetFlags_v2": (_Int, _Unsigned),
     "cuMemAllocAsync": (_Out, _Size, _Handle),
     "cuMemFreeAsync": (_Pointer, _Handle),
@@ -241,6 +248,18 @@ class Context:
     def synchronize(self) -> None:
         self.driver.call("cuCtxSynchronize")
 
+    def capture(self, submit: Callable[[ctypes.c_void_p], None]) -> Callable[[], int]:
+        """What ``submit`` puts into the stream that it is given, as a graph: calling the result launches it on the
+        default stream and returns the driver's code. ``KeyError`` where the driver has no graphs."""
+        stream, graph, executable = _Handle(), _Handle(), _Handle()
+        self.driver.call("cuStreamCreate", ctypes.byref(stream), 0)
+        self.driver.call("cuStreamBeginCapture_v2", stream, _CAPTURE_THREAD)
+        submit(stream)
+        self.driver.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+        self.driver.call("cuStreamDestroy_v2", stream)
+        self.driver.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)
+        return functools.partial(self.driver.function("cuGraphLaunch"), executable, None)
+
     def mark(self) -> Mark:
         handle = _Handle()
         self.driver.call("cuEventCreate", ctypes.byref(handle), _EVENT_BLOCKING_SYNC | _EVENT_DISABLE_TIMING)
@@ -268,8 +287,10 @@ class Module:
         self._driver = driver
         self._handle = handle
 
-    def launcher(self, kernel: str, *arguments: int, elements: int) -> Callable[[], int]:
-        """A prepared launch of a grid-stride kernel whose parameters are all u64, on the default stream.
+    def launcher(
+        self, kernel: str, *arguments: int, elements: int, stream: ctypes.c_void_p | None = None
+    ) -> Callable[[], int]:
+        """A prepared launch of a grid-stride kernel whose parameters are all u64, on the default stream or this one.
 
         Everything is converted once here; calling it is one call into the driver that returns the driver's code.
         """
@@ -279,6 +300,6 @@ class Module:
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         blocks = max(1, min(_GRID_BLOCKS, -(-elements // _BLOCK_THREADS)))
         function = self._driver.function("cuLaunchKernel")
-        prepared = functools.partial(function, handle, blocks, 1, 1, _BLOCK_THREADS, 1, 1, 0, None, pointers, None)
+        prepared = functools.partial(function, handle, blocks, 1, 1, _BLOCK_THREADS, 1, 1, 0, stream, pointers, None)
         prepared.keep_alive = values  # type: ignore[attr-defined]  # the pointers point into them
         return prepared

@@ -46,10 +46,27 @@ class Place:
     card_memory: int | None = None
     idle_exit: float = IDLE_EXIT
 
-    def plain_environment(self) -> dict[str, str]:
-        """Of a process on the first card, without nvshare."""
-        shown = {**self.variables, "CUDA_VISIBLE_DEVICES": self.uuids[0], "PYTHONPATH": str(_PACKAGE_PARENT)}
-        return config.child_environment(shown)
+    def plain_environment(self, gpu: int = 0) -> dict[str, str]:
+        """Of a process on one card, without nvshare."""
+        return config.child_environment(self._shown(gpu))
+
+    def shared_environment(self, gpu: int = 0) -> dict[str, str]:
+        """Of a process on one card, under nvshare."""
+        shared = {
+            "LD_PRELOAD": config.preload_with(native.interposer()),
+            "NVSHARE_SOCK": str(self.socket),
+            "NVSHARE_REQUIRE": "on",
+        }
+        return config.child_environment({**self._shown(gpu), **shared})
+
+    def _shown(self, gpu: int) -> dict[str, str]:
+        path = ":".join(filter(None, [str(_PACKAGE_PARENT), config.child_environment({}).get("PYTHONPATH")]))
+        return {**self.variables, "CUDA_VISIBLE_DEVICES": self.uuids[gpu], "PYTHONPATH": path}
+
+    def ensure_scheduler(self) -> None:
+        """Return once the scheduler of this place answers; ``SchedulerError`` when it cannot run."""
+        environment = config.child_environment(self.variables)
+        ensure_scheduler(self.socket, environment, card_memory=self.card_memory, idle_exit=self.idle_exit)
 
 
 class ProcessBackend:
@@ -69,13 +86,7 @@ class ProcessBackend:
         """Carry the plan out. ``SchedulerError``, ``NativeMissing`` or ``TeamStalled`` when that is not possible."""
         if not plan.shared:
             return self._run(plan, progress)
-        place = self._place
-        ensure_scheduler(
-            place.socket,
-            config.child_environment(place.variables),
-            card_memory=place.card_memory,
-            idle_exit=place.idle_exit,
-        )
+        self._place.ensure_scheduler()
         with self._set_as_planned(plan):
             return self._run(plan, progress)
 
@@ -140,18 +151,11 @@ class ProcessBackend:
                 )
 
     def _environment(self, task: TaskPlan, shared: bool) -> dict[str, str]:
-        variables = {
-            **self._place.variables,
-            "CUDA_VISIBLE_DEVICES": self._place.uuids[task.gpu],
-            "PYTHONPATH": str(_PACKAGE_PARENT),
-        }
-        if shared:
-            variables["LD_PRELOAD"] = config.preload_with(native.interposer())
-            variables["NVSHARE_SOCK"] = str(self._place.socket)
-            variables["NVSHARE_REQUIRE"] = "on"
+        place = self._place
+        environment = place.shared_environment(task.gpu) if shared else place.plain_environment(task.gpu)
         if task.mem_limit is not None:
-            variables["NVSHARE_GPU_MEMORY_LIMIT"] = str(task.mem_limit)
-        return config.child_environment(variables)
+            environment["NVSHARE_GPU_MEMORY_LIMIT"] = str(task.mem_limit)
+        return environment
 
 
 def _increase(counter: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> int:

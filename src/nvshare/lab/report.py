@@ -89,10 +89,11 @@ def summary_table(rows: Sequence[Row]) -> str:
     """All rows in one plain table, with the model's ratios and survivors where there are any."""
     present = {"model": any(row.model_ratio for row in rows), "survivor": any(map(survivor_text, rows))}
     columns = [column for column in _COLUMNS if present.get(column[0], True)]
-    return _table([[heading for heading, _ in columns], *([cell(row) for _, cell in columns] for row in rows)])
+    return table([[heading for heading, _ in columns], *([cell(row) for _, cell in columns] for row in rows)])
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ("  ".join(map(str.ljust, line, widths)) for line in lines)
     return "\n".join(line.rstrip() for line in padded)
@@ -118,7 +119,7 @@ def eviction_table(rows: Sequence[EvictionRow]) -> str:
         ]
         for row in rows
     ]
-    return "\n".join([_table([headings, *lines]), *(text for row in rows for text in row.messages)])
+    return "\n".join([table([headings, *lines]), *(text for row in rows for text in row.messages)])
 
 
 def swap_report(row: SwapRow) -> str:
@@ -141,5 +142,5 @@ def swap_report(row: SwapRow) -> str:
         ("map", row.map_s, "addresses given and taken away; most of it while something is copied"),
         ("wait", row.wait_s, "messages, waking up, uneven ends"),
     ]
-    table = _table([[name, "-" if value is None else f"{value:.4f} s", what] for name, value, what in parts])
-    return "\n".join([*lines, table, *row.messages])
+    shares = table([[name, "-" if value is None else f"{value:.4f} s", what] for name, value, what in parts])
+    return "\n".join([*lines, shares, *row.messages])

@@ -19,7 +19,7 @@ from typing import IO, Any
 from nvshare.lab.outcome import Progress, TaskPlan
 from nvshare.lab.workloads.program import READY
 
-_CLIENT_ID = re.compile(r"^\[NVSHARE\]\[INFO\]: Client ID = ([0-9a-f]{16})$", re.MULTILINE)
+CLIENT_ID = re.compile(r"^\[NVSHARE\]\[INFO\]: Client ID = ([0-9a-f]{16})$", re.MULTILINE)
 _SILENCE = 120.0  # seconds without a sign of life from any task before they are given up
 _GRACE = 3.0  # seconds between asking a task to end and making it
 
@@ -198,7 +198,7 @@ class Team:
         text = member.errors.read()
         lines = (line.strip() for line in text.splitlines() if not line.startswith("[NVSHARE]"))
         member.error = "; ".join(filter(None, lines))
-        member.client = next(reversed(_CLIENT_ID.findall(text)), "")
+        member.client = next(reversed(CLIENT_ID.findall(text)), "")
         for stream in (member.process.stdin, member.process.stdout, member.errors):
             assert stream is not None
             with contextlib.suppress(BrokenPipeError):

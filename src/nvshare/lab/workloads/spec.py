@@ -65,18 +65,23 @@ class Workload:
         return replace(self, iterations=max(1, round(self.iterations * factor)))
 
     def sleeps(self, seed: int) -> Iterator[float]:
-        """The pause after each add, in seconds: about ``sleep``, the same sequence for the same seed.
+        """The pause after each add."""
+        return pauses(self.sleep, seed)
 
-        They vary because real pauses do. With equal ones, tasks that start together collide for ever: processor sharing
-        ends equal bursts at the same moment. The spread matters: in the model of three idle-small per T4 begun
-        together, the ratio is 1.20 with none, 1.08 with 0.1 %, 1.05 with 1 % and 1.02 from 10 % on. Each two pauses
-        add up to twice ``sleep``, so that all seeds sleep equally long.
-        """
-        source = seeded(seed)
-        while True:
-            difference = SLEEP_SPREAD * (2.0 * source.random() - 1.0)
-            yield self.sleep * (1.0 + difference)
-            yield self.sleep * (1.0 - difference)
+
+def pauses(sleep: float, seed: int) -> Iterator[float]:
+    """Pauses in seconds: about ``sleep`` each, the same sequence for the same seed.
+
+    They vary because real pauses do. With equal ones, tasks that start together collide for ever: processor sharing
+    ends equal bursts at the same moment. The spread matters: in the model of three idle-small per T4 begun together,
+    the ratio is 1.20 with none, 1.08 with 0.1 %, 1.05 with 1 % and 1.02 from 10 % on. Each two pauses add up to twice
+    ``sleep``, so that all seeds sleep equally long.
+    """
+    source = seeded(seed)
+    while True:
+        difference = SLEEP_SPREAD * (2.0 * source.random() - 1.0)
+        yield sleep * (1.0 + difference)
+        yield sleep * (1.0 - difference)
 
 
 WORKLOADS: dict[str, Workload] = {

@@ -1,0 +1,1 @@
+"""``nvshare bench compute``: what tasks that share a card get of it, against their quotas and against native runs."""

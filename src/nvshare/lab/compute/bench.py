@@ -1,0 +1,82 @@
+"""All parts, one after the other, each with a stage of its own; rows come as they are found."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nvshare import __version__
+from nvshare.lab.compute import live
+from nvshare.lab.compute.crew import WorkerFailed
+from nvshare.lab.compute.rows import Row
+from nvshare.lab.compute.scenarios import PARTS
+from nvshare.lab.compute.stage import Rehearsal
+from nvshare.lab.processes import Place
+
+START_PART = 0.25  # of a window: how long tasks run in before one
+BEGIN_SECONDS = {"gpu": 60.0, "simulated": 5.0}  # of a part, until all its processes are ready
+
+
+class NoTorch(Exception):
+    """The workloads of a real card need PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "bench compute on a real card computes with PyTorch, which this Python does not have: install torch beside "
+            "nvshare, or use --sim H200 (simulated)"
+        )
+
+
+def kit_for(place: Place) -> str:
+    """What the workers compute with."""
+    if place.source != "gpu":
+        return "driver"
+    if importlib.util.find_spec("torch") is None:
+        raise NoTorch
+    return "torch"
+
+
+def scene_seconds(part: str, seconds: float, with_mps: bool) -> float:
+    """How long the scenes of a part take, from playing them all in no time."""
+    rehearsal = Rehearsal(seconds, START_PART * seconds, mps=None if with_mps else "not here")
+    for _ in PARTS[part](rehearsal):
+        pass
+    return rehearsal.clock
+
+
+@dataclass
+class ComputeBench:
+    """``told`` hears how many more of the estimated seconds of scenes have passed."""
+
+    place: Place
+    seconds: float
+    told: Callable[[float], None] = lambda _: None
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def rows(self, parts: Sequence[str]) -> Iterator[Row]:
+        kit = kit_for(self.place)
+        for part in parts:
+            try:
+                yield from self._part(part, kit)
+            except WorkerFailed as error:
+                yield Row(part, "the rest of this part", ok=False, note=str(error))
+
+    def _part(self, part: str, kit: str) -> Iterator[Row]:
+        start = START_PART * self.seconds
+        with live.on(self.place, kit, self.seconds, start, self.told, with_mps=part == "free") as stage:
+            for row in PARTS[part](stage):
+                self.versions |= stage.versions
+                yield row
+
+    def conditions(self) -> dict[str, Any]:
+        """What was measured on what, with what, when."""
+        return {
+            "date": time.strftime("%Y-%m-%d"),
+            "machine": {"node": self.place.title, "host": platform.machine(), "system": platform.release()},
+            "versions": {"nvshare": __version__, "python": platform.python_version(), **self.versions},
+            "seconds": self.seconds,
+        }

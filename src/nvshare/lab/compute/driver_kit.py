@@ -1,0 +1,90 @@
+"""Steps by the driver API alone, for simulated cards: an add that really happens, and kernels of a given length in the
+place of what needs a framework. A kernel of a given length is none on a real card, where its clock goes on while others
+compute; measurements there take PyTorch."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable
+
+from nvshare.lab.compute import kinds
+from nvshare.lab.driver import Context, Driver, Mark
+from nvshare.lab.workloads import pattern, ptx
+from nvshare.lab.workloads.spec import FLOAT_BYTES
+
+_ADD_ELEMENTS = 512 << 20  # about 1.5 ms on an H200
+_CARD_PART = 16  # an add takes at most this part of the card's memory
+_SAMPLE = 4096
+_KERNELS: dict[str, tuple[int, ...]] = {  # nanoseconds of each kernel of a step
+    kinds.MATMUL: (1_700_000,),
+    kinds.LONG: (3_500_000,),
+    kinds.GRAPH: (100_000,) * 20,
+    kinds.TRAINING: (150_000,) * 12 + (250_000,) * 14 + (50_000,) * 20,  # forward, backward, optimizer
+    kinds.LAUNCH: (600,),
+}
+
+
+STEPS = (kinds.ADD, *_KERNELS)
+
+
+class _Launches:
+    """A step is one or more launches."""
+
+    def __init__(self, context: Context, launches: list[Callable[[], int]], check: Callable[[], bool]) -> None:
+        self._context = context
+        self._launches = launches
+        self.check = check
+
+    def submit(self, count: int) -> None:
+        check = self._context.driver.check
+        for _ in range(count):
+            for launch in self._launches:
+                code = launch()
+                if code:
+                    check("cuLaunchKernel", code)
+
+    def mark(self) -> Mark:
+        return self._context.mark()
+
+
+class Kit:
+    def __init__(self) -> None:
+        self._context: Context | None = None
+
+    def versions(self) -> dict[str, str]:
+        return {}
+
+    def prepare(self, steps: str) -> _Launches:
+        context = self._context = self._context or Context(Driver())
+        if steps == kinds.ADD:
+            return _add(context)
+        module = context.load(ptx.PTX)
+        if steps == kinds.GRAPH:
+
+            def submit(stream: ctypes.c_void_p) -> None:
+                for length in _KERNELS[steps]:
+                    launch = module.launcher(ptx.SPIN, length, elements=1, stream=stream)
+                    context.driver.check("cuLaunchKernel", launch())
+
+            return _Launches(context, [context.capture(submit)], lambda: True)
+        launchers = {length: module.launcher(ptx.SPIN, length, elements=1) for length in set(_KERNELS[steps])}
+        return _Launches(context, [launchers[length] for length in _KERNELS[steps]], lambda: True)
+
+
+def _add(context: Context) -> _Launches:
+    _, total = context.memory()
+    elements = min(_ADD_ELEMENTS, total // _CARD_PART // (3 * FLOAT_BYTES))
+    x, y, z = (context.allocate(elements * FLOAT_BYTES) for _ in range(3))
+    context.fill(x, pattern.float_bits(pattern.FILL_X), elements)
+    context.fill(y, pattern.float_bits(pattern.FILL_Y), elements)
+    context.fill(z, 0, elements)
+    launch = context.load(ptx.PTX).launcher(ptx.ADD, z, x, y, elements, elements=elements)
+    expected = array("f", [pattern.FILL_X + pattern.FILL_Y]) * _SAMPLE
+
+    def check() -> bool:
+        found = array("f", bytes(FLOAT_BYTES * _SAMPLE))
+        context.read(z + FLOAT_BYTES * (elements - _SAMPLE), found)
+        return found == expected
+
+    return _Launches(context, [launch], check)

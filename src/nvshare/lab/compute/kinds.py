@@ -1,0 +1,46 @@
+"""What the workers compute. The names are those of the rows; how a step is made differs by driver API and PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ADD = "add"  # one kernel that reads and writes memory
+MATMUL = "matmul"  # cuBLAS, one kernel
+LONG = "long"  # the same with kernels of 3 to 4 ms
+GRAPH = "graph"  # a CUDA graph of some twenty kernels
+TRAINING = "training"  # forward, backward and optimizer of a small model
+LAUNCH = "launch-bound"  # tiny kernels back to back
+BURSTY = "mostly idle"  # some work, some sleep
+INTERACTIVE = "interactive"  # a little work every now and then; how long each takes counts
+
+MARK_SECONDS = 0.0015  # of work between two marks, or one step
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``steps`` names what one step is; ``work`` seconds of steps make a burst, ``sleep`` seconds follow it, or one
+    begins every ``period`` seconds. Without, steps follow each other without end."""
+
+    name: str
+    steps: str
+    work: float = 0.0
+    sleep: float = 0.0
+    period: float = 0.0
+
+    @property
+    def in_bursts(self) -> bool:
+        return self.work > 0
+
+    def batch(self, step_seconds: float) -> int:
+        """Steps between two marks: a burst, or enough for a mark not to cost anything."""
+        return max(1, round((self.work or MARK_SECONDS) / step_seconds))
+
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        *(Kind(name, name) for name in (ADD, MATMUL, LONG, GRAPH, TRAINING, LAUNCH)),
+        Kind(BURSTY, MATMUL, work=0.010, sleep=0.100),
+        Kind(INTERACTIVE, MATMUL, work=0.005, period=0.100),
+    )
+}

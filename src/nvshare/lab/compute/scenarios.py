@@ -1,0 +1,316 @@
+"""The scenarios, by part: each plays scenes on a stage and yields rows as they are found."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from nvshare.lab.compute import rows
+from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Name, WorkerFailed
+from nvshare.lab.compute.kinds import ADD, BURSTY, GRAPH, INTERACTIVE, KINDS, LAUNCH, LONG, MATMUL, TRAINING
+from nvshare.lab.compute.rows import Row
+from nvshare.lab.compute.shares import Change, Quota, promised, promised_over
+from nvshare.lab.compute.stage import AUTO, CONCURRENT, HIGH, NORMAL, Scene, Seen, Stage
+from nvshare.lab.workloads.spec import seeded
+
+ALONE_QUOTAS = (10, 25, 30, 50, 75, 90)
+LAUNCH_BOUND_QUOTAS = (25, 50, 75)
+ALONE = {
+    ADD: ALONE_QUOTAS,
+    MATMUL: ALONE_QUOTAS,
+    GRAPH: ALONE_QUOTAS,
+    TRAINING: ALONE_QUOTAS,
+    LAUNCH: LAUNCH_BOUND_QUOTAS,
+}
+TOGETHER: tuple[tuple[int, ...], ...] = (
+    (30, 60),
+    (25, 75),
+    (10, 90),
+    (50, 60),
+    (80, 40),
+    (80, 80),
+    (20, 30, 50),
+    (30, 60, 30, 60),
+)
+MIXES = ((ADD,), (MATMUL,), (ADD, MATMUL))
+FREE = ((ADD, 2), (ADD, 3), (MATMUL, 2), (MATMUL, 3))
+BUSY_NEIGHBOURS = (ADD, LONG)  # of an interactive task: kernels of 1.5 and 3 to 4 ms
+STEPS = (30, 80, 20, 60, 10, 90, 50, 25)  # quotas of a task that is changed again and again
+SHORTEST_HOLD = 1.2  # seconds of a quota: less would not tell whether it holds
+NEIGHBOUR_QUOTA = 10
+STORM_CHANGES = 200
+STORM_WINDOWS = 7.5  # of the usual length: 60 s
+STORM_QUOTAS = ((5, 30), (10, 50), (30, 100), (50, 100))  # of each task: without quotas, all would have the same
+ROUNDS = 2  # in which ways to share a card alternate
+
+
+def cast(how: str, kinds: Sequence[str]) -> list[Name]:
+    """A task of each kind; those of one kind are numbered."""
+    return [Name(how, kind, kinds[:place].count(kind)) for place, kind in enumerate(kinds)]
+
+
+def title(kinds: Sequence[str]) -> str:
+    """``2 x add``, ``add + matmul + add``; in the order of the quotas."""
+    return f"{len(kinds)} x {kinds[0]}" if len(set(kinds)) < len(kinds) == kinds.count(kinds[0]) else " + ".join(kinds)
+
+
+def as_seen(row: Row, *seen: Seen) -> Row:
+    """A row does not count when what the tasks computed is wrong."""
+    return row if all(each.right for each in seen) else replace(row, ok=False, note="wrong results")
+
+
+class Solo:
+    """Native speeds, alone, measured when asked for; a ratio is taken to all that were measured around it."""
+
+    def __init__(self, stage: Stage, part: float = 0.5) -> None:
+        """``part`` of the usual time is enough for what does not change."""
+        self._stage = stage
+        self._part = part
+        self._found: dict[str, list[float]] = {}
+        self._steps: dict[str, float | None] = {}
+
+    def measure(self, *kinds: str) -> None:
+        stage = self._stage
+        for kind in dict.fromkeys(kinds):
+            seen = stage.play(Scene([Name(NATIVE, kind)], (), stage.seconds * self._part, stage.start / 2))
+            self._found.setdefault(kind, []).append(seen.speeds()[0])
+            (self._steps[kind],) = seen.step_seconds()
+
+    def speed(self, kind: str) -> float:
+        speed = fmean(self._found[kind])
+        if not speed:
+            raise WorkerFailed(f"{kind} alone did not end a step in the measured time: use a larger --seconds")
+        return speed
+
+    def shares(self, tasks: Sequence[Name], speeds: Sequence[float]) -> tuple[float, ...]:
+        return tuple(speed / self.speed(task.kind) for task, speed in zip(tasks, speeds, strict=True))
+
+    def figures(self, tasks: Sequence[Name], seen: Seen) -> dict[str, Any]:
+        """What a share can be wrong by: ``solo_drift``, how far the measurements of the reference are apart; and
+        ``step_times_solo``, how long steps took while the task computed: below 1 where the card's clocks were higher
+        than alone, above 1 where others computed too."""
+        steps = [
+            None if now is None or alone is None else round(now / alone, 4)
+            for now, alone in zip(seen.step_seconds(), (self._steps[task.kind] for task in tasks), strict=True)
+        ]
+        drift = max(rows.spread(self._found[task.kind]) for task in tasks)
+        return {"solo_drift": round(drift, 4), "step_times_solo": steps}
+
+
+def quotas(stage: Stage) -> Iterator[Row]:
+    """Each workload alone: without a quota, then at each of them."""
+    stage.call_up(Name(how, kind) for kind in ALONE for how in (NATIVE, NVSHARE))
+    for kind, wanted in ALONE.items():
+        solo = Solo(stage)
+        solo.measure(kind)
+        task = [Name(NVSHARE, kind)]
+        played: list[tuple[Quota, Seen]] = [
+            (quota, stage.play(Scene(task, (quota,), stage.seconds, stage.start))) for quota in (None, *wanted)
+        ]
+        solo.measure(kind)
+        for quota, seen in played:
+            share = solo.shares(task, seen.speeds())
+            figures = solo.figures(task, seen)
+            if quota is None:
+                figures["native_its"] = round(solo.speed(kind), 2)
+                row = Row("quotas", f"{kind} alone", NVSHARE, (None,), (), share, share[0])
+            else:
+                row = rows.quota_row("quotas", f"{kind} alone", (quota,), share, launch_bound=kind == LAUNCH)
+            yield as_seen(replace(row, figures=figures), seen)
+
+
+def pairs(stage: Stage) -> Iterator[Row]:
+    """Two, three and four tasks with quotas."""
+    most = max(map(len, TOGETHER))
+    casts = [_mixed(mix, most) for mix in MIXES]
+    stage.call_up(
+        [*cast(NATIVE, tuple(kind for mix in MIXES if len(mix) == 1 for kind in mix))]
+        + [task for kinds in casts for task in cast(NVSHARE, kinds)]
+    )
+    for mix in MIXES:
+        solo = Solo(stage)
+        solo.measure(*mix)
+        played = []
+        for wanted in TOGETHER:
+            tasks = cast(NVSHARE, _mixed(mix, len(wanted)))
+            played.append((tasks, wanted, stage.play(Scene(tasks, wanted, stage.seconds, stage.start))))
+        solo.measure(*mix)
+        for tasks, wanted, seen in played:
+            shares = solo.shares(tasks, seen.speeds())
+            what = title([task.kind for task in tasks])
+            row = rows.quota_row("pairs", what, wanted, shares)
+            yield as_seen(replace(row, figures=solo.figures(tasks, seen)), seen)
+
+
+def _mixed(mix: Sequence[str], count: int) -> tuple[str, ...]:
+    return tuple(mix[place % len(mix)] for place in range(count))
+
+
+@dataclass(frozen=True)
+class Way:
+    """To share a card, without quotas."""
+
+    label: str
+    how: str
+    mode: str = AUTO
+
+
+WAYS = (
+    Way(NATIVE, NATIVE),
+    Way(NVSHARE, NVSHARE),
+    Way(CONCURRENT, NVSHARE, CONCURRENT),
+    Way(MPS, MPS),
+)
+
+
+def free(stage: Stage) -> Iterator[Row]:
+    """Tasks without quotas, under nvshare and in all other ways, in turn."""
+    casts = [(kind,) * count for kind, count in FREE] + [(ADD, MATMUL), (LAUNCH, LAUNCH), (ADD, LAUNCH)]
+    for how in (NATIVE, NVSHARE):
+        stage.call_up(task for kinds in casts for task in cast(how, kinds))
+    ways = list(WAYS)
+    problem = stage.without_mps() or _call_up_mps(stage, casts)
+    if problem is not None:
+        ways = [way for way in ways if way.how != MPS]
+        yield Row("free", "all", MPS, note=f"not measured: {problem}")
+    for kinds in casts:
+        yield from _ways_to_share(stage, kinds, ways)
+
+
+def _call_up_mps(stage: Stage, casts: Iterable[Sequence[str]]) -> str | None:
+    """Why tasks under MPS cannot be had, where they cannot."""
+    try:
+        stage.call_up([task for kinds in casts for task in cast(MPS, kinds)])
+    except WorkerFailed as error:
+        return str(error)
+    return None
+
+
+def _ways_to_share(stage: Stage, kinds: Sequence[str], ways: Sequence[Way]) -> Iterator[Row]:
+    solo = Solo(stage, part=0.25)
+    played: dict[Way, list[Seen]] = {way: [] for way in ways}
+    for turn in range(ROUNDS):
+        solo.measure(*kinds)
+        for way in [*ways[turn:], *ways[:turn]]:
+            start = stage.start if way.how == NVSHARE else stage.start / 2  # the others have nothing to find out
+            scene = Scene(cast(way.how, kinds), (), stage.seconds / ROUNDS, start, mode=way.mode)
+            played[way].append(stage.play(scene))
+    shares = {way: _mean_shares(solo, cast(way.how, kinds), seen) for way, seen in played.items()}
+    what, native = title(kinds), shares[WAYS[0]]
+    for way in ways:
+        if LAUNCH not in kinds:
+            row = rows.busy_row(what, way.label, shares[way])
+        elif set(kinds) == {LAUNCH}:
+            row = rows.beside_native_row(what, way.label, shares[way], native)
+        else:
+            row = rows.not_worse_row(what, way.label, shares[way], native)
+        yield as_seen(row, *played[way])
+
+
+def _mean_shares(solo: Solo, tasks: Sequence[Name], played: Sequence[Seen]) -> tuple[float, ...]:
+    each = [solo.shares(tasks, seen.speeds()) for seen in played]
+    return tuple(fmean(shares) for shares in zip(*each, strict=True))
+
+
+def idle(stage: Stage) -> Iterator[Row]:
+    """Tasks that mostly sleep beside each other; an interactive one beside a busy one."""
+    sleepers = (BURSTY,) * 3
+    beside = [(INTERACTIVE, busy) for busy in BUSY_NEIGHBOURS]
+    for how in (NATIVE, NVSHARE):
+        stage.call_up([task for kinds in (sleepers, *beside) for task in cast(how, kinds)])
+    yield from _sleepers(stage, sleepers)
+    alone = _bursts_alone(stage, INTERACTIVE, 2 * stage.seconds)
+    for kinds in beside:
+        yield from _interactive(stage, kinds, alone)
+
+
+def _bursts_alone(stage: Stage, kind: str, seconds: float) -> list[float]:
+    latencies = stage.play(Scene([Name(NATIVE, kind)], (), seconds, stage.start / 2)).latencies()
+    if not latencies:
+        raise WorkerFailed(f"{kind} alone did not end a burst in the measured time: use a larger --seconds")
+    return latencies
+
+
+def _sleepers(stage: Stage, kinds: Sequence[str]) -> Iterator[Row]:
+    """Sleeps are the same for all, so the bursts tell how much longer a task takes; the clock of the sleeps does not
+    blur it."""
+    sleep = KINDS[kinds[0]].sleep
+    alone: list[float] = []
+    played: dict[str, list[Seen]] = {NATIVE: [], NVSHARE: []}
+    for _ in range(ROUNDS):
+        alone += _bursts_alone(stage, kinds[0], stage.seconds)
+        for how, seen in played.items():
+            seen.append(stage.play(Scene(cast(how, kinds), (), stage.seconds, stage.start)))
+    for how, seen in played.items():
+        bursts = [[took for one in seen for took in one.latencies(who)] for who in range(len(kinds))]
+        ratios = [(sleep + fmean(each)) / (sleep + fmean(alone)) if each else None for each in bursts]
+        yield as_seen(rows.idle_row(title(kinds), how, ratios), *seen)
+
+
+def _interactive(stage: Stage, kinds: Sequence[str], alone: Sequence[float]) -> Iterator[Row]:
+    solo = Solo(stage)
+    solo.measure(kinds[1])
+    for how, priority in ((NATIVE, NORMAL), (NVSHARE, NORMAL), (NVSHARE, HIGH)):
+        tasks = cast(how, kinds)
+        seen = stage.play(Scene(tasks, (), 2.5 * stage.seconds, stage.start, priority=priority))
+        beside = seen.speeds()[1] / solo.speed(kinds[1])
+        what = f"{kinds[0]}{', high priority' if priority == HIGH else ''} beside {kinds[1]}"
+        yield as_seen(rows.burst_row(what, how, seen.latencies(), alone, beside, priority == HIGH), seen)
+
+
+def change(stage: Stage) -> Iterator[Row]:
+    """Quotas that change while tasks run."""
+    kinds = (ADD, MATMUL, ADD, MATMUL)
+    stage.call_up([*cast(NATIVE, kinds[:2]), *cast(NVSHARE, kinds)])
+    solo = Solo(stage)
+    solo.measure(*kinds)
+    yield _steps(stage, solo, [Name(NVSHARE, ADD)])
+    yield _steps(stage, solo, [Name(NVSHARE, MATMUL), Name(NVSHARE, ADD)])
+    yield _storm(stage, solo, cast(NVSHARE, kinds))
+
+
+def _steps(stage: Stage, solo: Solo, tasks: Sequence[Name]) -> Row:
+    """The first task is changed; one beside it keeps a quota that leaves room for all of that."""
+    hold = max(SHORTEST_HOLD, stage.seconds / 4)
+    beside = [NEIGHBOUR_QUOTA] * (len(tasks) - 1)
+    changes = [Change(place * hold, 0, quota) for place, quota in enumerate(STEPS[1:])]
+    scene = Scene(tasks, (STEPS[0], *beside), len(changes) * hold, stage.start, changes)
+    seen = stage.play(scene)
+    ways = [(promised((old, *beside))[0], promised((new, *beside))[0]) for old, new in itertools.pairwise(STEPS)]
+    ends = [*(done.at for done in seen.changes[1:]), seen.end]
+    shown = [
+        rows.shown_after(seen.tracks[0], done.at, until, solo.speed(tasks[0].kind), old, new)
+        for done, until, (old, new) in zip(seen.changes, ends, ways, strict=True)
+    ]
+    what = f"{tasks[0].kind} {'beside ' + tasks[1].kind if beside else 'alone'}: quota changes"
+    return as_seen(rows.change_row(what, ways, shown), seen)
+
+
+def _storm(stage: Stage, solo: Solo, tasks: Sequence[Name]) -> Row:
+    """Random changes, the same number whatever the length."""
+    source = seeded("storm")
+    seconds = STORM_WINDOWS * stage.seconds
+    moments = sorted(source.uniform(0, seconds) for _ in range(STORM_CHANGES))
+    changes = []
+    for at in moments:
+        who = source.randrange(len(tasks))
+        changes.append(Change(at, who, source.randint(*STORM_QUOTAS[who])))
+    first = [low for low, _ in STORM_QUOTAS]
+    seen = stage.play(Scene(tasks, first, seconds, stage.start, changes))
+    shares = solo.shares(tasks, seen.speeds())
+    due = promised_over(first, seen.changes, seen.begin, seen.end)
+    pauses = [track.longest_pause(seen.begin, seen.end) for track in seen.tracks]
+    what = f"{title([task.kind for task in tasks])}: {len(changes)} random changes"
+    return as_seen(rows.storm_row(what, due, shares, pauses, len(changes)), seen)
+
+
+PARTS: dict[str, Callable[[Stage], Iterator[Row]]] = {
+    "quotas": quotas,
+    "pairs": pairs,
+    "free": free,
+    "idle": idle,
+    "change": change,
+}

@@ -1,0 +1,198 @@
+"""The scenarios of ``nvshare bench compute``, played in no time."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from nvshare.lab.compute import driver_kit
+from nvshare.lab.compute.bench import scene_seconds
+from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Name, WorkerFailed
+from nvshare.lab.compute.kinds import KINDS
+from nvshare.lab.compute.rows import Row
+from nvshare.lab.compute.scenarios import PARTS, STORM_CHANGES, cast, title
+from nvshare.lab.compute.stage import CONCURRENT, HIGH, Rehearsal, Scene, Seen
+from nvshare.lab.compute.text import compute_table, row_line, verdict
+from nvshare.lab.compute.track import Track
+
+CALL_SECONDS = 540.0  # that a call on a real card may take
+BEGIN_SECONDS = 90.0  # of which its processes may take so long to start
+
+
+def played(part: str, stage: Rehearsal | None = None) -> list[Row]:
+    return list(PARTS[part](stage or Rehearsal(8.0, 2.0)))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_tasks_that_get_what_they_are_promised_pass(part: str) -> None:
+    found = played(part)
+    assert [row for row in found if row.ok is False] == []
+    assert any(row.ok for row in found)
+    assert {row.part for row in found} == {part}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_ends_before_its_call_does(part: str) -> None:
+    assert scene_seconds(part, 8.0, with_mps=True) + BEGIN_SECONDS < CALL_SECONDS
+
+
+def test_shorter_windows_make_shorter_parts() -> None:
+    assert scene_seconds("pairs", 2.0, with_mps=False) == pytest.approx(scene_seconds("pairs", 8.0, False) / 4)
+
+
+@dataclass
+class Unlimited(Rehearsal):
+    """Quotas are heard and not kept."""
+
+    def play(self, scene: Scene) -> Seen:
+        return super().play(replace(scene, quotas=(), changes=[replace(each, quota=None) for each in scene.changes]))
+
+
+@pytest.mark.parametrize("part", ["quotas", "pairs", "change"])
+def test_quotas_that_are_not_kept_fail(part: str) -> None:
+    judged = [row for row in played(part, Unlimited(8.0, 2.0)) if row.ok is not None]
+    kept = [row.quotas for row in judged if row.ok]
+    assert set(kept) <= {(80, 80)}  # they would have the same without
+
+
+@dataclass
+class Dead(Rehearsal):
+    """Nothing ever comes to an end."""
+
+    def play(self, scene: Scene) -> Seen:
+        seen = super().play(scene)
+        return replace(seen, tracks=[Track([], []) for _ in seen.tracks])
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_without_a_reference_there_are_no_rows(part: str) -> None:
+    with pytest.raises(WorkerFailed, match="use a larger --seconds"):
+        played(part, Dead(8.0, 2.0, mps=None))
+
+
+@dataclass
+class Stuck(Rehearsal):
+    """Nothing comes to an end under nvshare."""
+
+    def play(self, scene: Scene) -> Seen:
+        seen = super().play(scene)
+        if scene.tasks[0].how != NVSHARE:
+            return seen
+        return replace(seen, tracks=[Track([], []) for _ in seen.tracks])
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_tasks_that_do_nothing_fail_and_their_rows_can_be_written(part: str) -> None:
+    found = played(part, Stuck(8.0, 2.0))
+    assert [row for row in found if row.how == NVSHARE and row.ok] == []
+    json.dumps([row.to_dict() for row in found], allow_nan=False)
+    assert compute_table(found)
+
+
+@dataclass
+class Wrong(Rehearsal):
+    """The tasks under nvshare compute nonsense."""
+
+    def play(self, scene: Scene) -> Seen:
+        seen = super().play(scene)
+        if scene.tasks[0].how != NVSHARE:
+            return seen
+        return replace(seen, tracks=[replace(track, right=False) for track in seen.tracks])
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_wrong_results_fail_whatever_the_speed(part: str) -> None:
+    found = [row for row in played(part, Wrong(8.0, 2.0)) if row.how in (NVSHARE, CONCURRENT)]
+    assert {(row.ok, row.note) for row in found} == {(False, "wrong results")}
+
+
+def test_without_mps_the_rest_is_measured_and_the_reason_told() -> None:
+    found = played("free", Rehearsal(8.0, 2.0, mps="there is none"))
+    assert [row.note for row in found if row.how == MPS] == ["not measured: there is none"]
+    assert {row.how for row in found} == {NATIVE, NVSHARE, CONCURRENT, MPS}
+
+
+@dataclass
+class WithoutMpsWorkers(Rehearsal):
+    def call_up(self, names: Iterable[Name]) -> None:
+        if any(name.how == MPS for name in names):
+            raise WorkerFailed("no connection to the server")
+
+
+def test_mps_that_starts_and_does_not_work_is_left_out() -> None:
+    found = played("free", WithoutMpsWorkers(8.0, 2.0))
+    assert [row.note for row in found if row.how == MPS] == ["not measured: no connection to the server"]
+
+
+def test_ways_to_share_a_card_alternate() -> None:
+    stage = Rehearsal(8.0, 2.0)
+    played("free", stage)
+    pairs = [scene for scene in stage.scenes if len(scene.tasks) == 2][:8]
+    assert [(scene.tasks[0].how, scene.mode) for scene in pairs] == [
+        (NATIVE, "auto"),
+        (NVSHARE, "auto"),
+        (NVSHARE, "concurrent"),
+        (MPS, "auto"),
+        (NVSHARE, "auto"),
+        (NVSHARE, "concurrent"),
+        (MPS, "auto"),
+        (NATIVE, "auto"),
+    ]
+
+
+def test_only_the_interactive_task_has_high_priority() -> None:
+    stage = Rehearsal(8.0, 2.0)
+    played("idle", stage)
+    assert {scene.tasks[0].kind for scene in stage.scenes if scene.priority == HIGH} == {"interactive"}
+
+
+def test_the_storm_has_all_its_changes_within_its_time() -> None:
+    stage = Rehearsal(8.0, 2.0)
+    played("change", stage)
+    storm = stage.scenes[-1]
+    assert (len(storm.changes), storm.seconds, len(storm.tasks)) == (STORM_CHANGES, 60.0, 4)
+    assert {change.who for change in storm.changes} == {0, 1, 2, 3}
+    moments = [change.at for change in storm.changes]
+    assert moments == sorted(moments)
+    assert moments[-1] < storm.seconds
+
+
+def test_every_kind_of_step_can_be_made_in_both_ways() -> None:
+    wanted = {kind.steps for kind in KINDS.values()}
+    assert set(driver_kit.STEPS) == wanted
+    # PyTorch is not here: read what its kit prepares
+    source = Path(driver_kit.__file__).with_name("torch_kit.py").read_text()
+    (table,) = (
+        node.value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_PREPARE"
+    )
+    assert isinstance(table, ast.Dict)
+    kinds = sys.modules["nvshare.lab.compute.kinds"]
+    assert {getattr(kinds, key.attr) for key in table.keys if isinstance(key, ast.Attribute)} == wanted
+
+
+def test_tasks_of_one_kind_are_numbered_and_titles_keep_the_order() -> None:
+    kinds = ("add", "matmul", "add")
+    assert [(task.kind, task.number) for task in cast(NVSHARE, kinds)] == [("add", 0), ("matmul", 0), ("add", 1)]
+    assert title(kinds) == "add + matmul + add"
+    assert title(("add", "add")) == "2 x add"
+    assert title(("add",)) == "add"
+
+
+def test_the_table_has_a_line_for_each_row() -> None:
+    found = [row for part in PARTS for row in played(part)]
+    lines = compute_table(found).splitlines()
+    assert len(lines) == len(found) + 1
+    assert lines[0].split()[:4] == ["part", "what", "how", "quotas"]
+    scaled = next(line for line in lines if "2 x add" in line and "50/60" in line)
+    assert "45.5/54.5" in scaled
+    assert " ok" in scaled
+    assert row_line(found[0]).startswith("quotas  add alone  nvshare  none  100.0")
+    assert verdict(found).startswith(f"{sum(row.ok is True for row in found)} of ")
