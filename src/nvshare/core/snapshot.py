@@ -34,6 +34,15 @@ class SwitchView:
 
 
 @dataclass(frozen=True)
+class UnmanagedView:
+    """A process on the card that is no client."""
+
+    pid: int  # 0 where it has no number here
+    name: str
+    bytes: int | None  # None where the driver does not tell
+
+
+@dataclass(frozen=True)
 class GpuView:
     uuid: str
     name: str
@@ -52,6 +61,7 @@ class GpuView:
     stall_s: float  # of a typical switch
     last_switch: SwitchView | None
     requested: int  # bytes of requests that wait for room on the card
+    unmanaged: tuple[UnmanagedView, ...]
 
 
 @dataclass(frozen=True)
@@ -163,6 +173,7 @@ def _gpu(node: Node, gpu: GpuState) -> GpuView:
         stall_s=gpu.stall,
         last_switch=_switch(gpu),
         requested=gpu.wanted,
+        unmanaged=tuple(UnmanagedView(user.pid, user.name, user.bytes) for user in gpu.unmanaged),
     )
 
 
@@ -232,7 +243,8 @@ def _waiting_for(place: Attachment, now: float) -> str | None:
         return "an answer of its process, which does not react"
     if not can_ever_run(client):
         if oversubscribed(gpu) and not place.whole:
-            return "room beside memory that cannot be moved"
+            outside = f" ({_size(gpu.unmanaged_bytes)} of it outside nvshare)" if gpu.unmanaged_bytes else ""
+            return f"room beside memory that cannot be moved{outside}"
         return None
     for ahead in (*gpu.running.values(), *gpu.draining.values()) if gpu.turns else ():
         return f"turn of {ahead.client.hex}{_at_most(ahead.client, now)}"

@@ -90,7 +90,8 @@ def parent_pid(stat_file: str) -> int:
     return int(stat_file.rpartition(")")[2].split()[1])
 
 
-def _read(path: str) -> str | None:
+def read(path: str) -> str | None:
+    """A file of ``/proc``; None when there is none, or it is not ours to read."""
     try:
         with open(path, errors="replace") as text:
             return text.read()
@@ -100,12 +101,12 @@ def _read(path: str) -> str | None:
 
 def pod_of(pid: int) -> str | None:
     """The pod that a live process belongs to."""
-    text = _read(f"/proc/{pid}/cgroup") if pid else None
+    text = read(f"/proc/{pid}/cgroup") if pid else None
     return pod_uid(text) if text else None
 
 
 def _parent_of(pid: int) -> int:
-    text = _read(f"/proc/{pid}/stat")
+    text = read(f"/proc/{pid}/stat")
     return parent_pid(text) if text else 0
 
 

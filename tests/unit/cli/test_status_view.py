@@ -20,7 +20,8 @@ SNAPSHOT = {
         {"uuid": uuid, "name": "NVIDIA A100-SXM4-80GB", "allocated": 12 * GIB, "capacity": 15 * GIB, "policy": "turns",
          "reason": "memory does not fit (18432 > 15360 MB)", "quantum_s": 12.5, "quantum_reason": "2 % for switches",
          "last_switch": {"bytes_out": 3 * GIB, "bytes_in": 2 * GIB, "seconds": 0.75, "stall_s": 0.25},
-         "running": ["a12c4b64b99e09dc"], "waiting": ["0123456789abcdef"]}
+         "running": ["a12c4b64b99e09dc"], "waiting": ["0123456789abcdef"],
+         "unmanaged": []}
         for uuid in UUIDS
     ],
     "clients": [
