@@ -10,6 +10,7 @@
 #define NVS_VERSION 1
 #define NVS_MAX_REQUEST (64u * 1024u)
 #define NVS_MAX_GPUS 16
+#define NVS_MAX_PROCESSES 4000
 #define NVS_ALL_GPUS 0xffffffffu
 
 enum nvs_message_type {
@@ -35,6 +36,8 @@ enum nvs_message_type {
 	NVS_CONTROL = 20,
 	NVS_CONTROL_REPLY = 21,
 	NVS_RESIDENCY = 22,
+	NVS_SHARE = 23,
+	NVS_SHARE_REPLY = 24,
 };
 
 enum nvs_release_reason { NVS_RELEASE_TOLD = 0, NVS_RELEASE_IDLE = 1, NVS_RELEASE_ENDED = 2, NVS_RELEASE_STUCK = 3 };
@@ -200,6 +203,24 @@ struct nvs_residency {
 	uint32_t reserved;
 	uint64_t number;
 	uint64_t target;
+};
+
+struct nvs_share {
+	char uuid[48];
+};
+
+struct nvs_process_entry {
+	uint32_t pid;
+	uint32_t reserved;
+	uint64_t allocated;
+};
+
+struct nvs_share_reply {
+	uint64_t card;
+	uint64_t used;
+	uint32_t process_count;
+	uint32_t reserved;
+	/* struct nvs_process_entry processes[process_count] */
 };
 
 #endif

@@ -17,7 +17,7 @@ from nvshare.core.limits import Limits
 from nvshare.core.policy.demand import measured
 from nvshare.core.policy.multiprogramming import MIB
 from nvshare.core.settings import SIZE_MAX, Settings
-from nvshare.core.snapshot import Snapshot, take
+from nvshare.core.snapshot import Share, Snapshot, share, take
 from nvshare.core.state import Attachment, Client, GpuState, Node
 from nvshare.core.turns import Turns
 
@@ -70,6 +70,10 @@ class Scheduler:
     def snapshot(self, now: float) -> Snapshot:
         """What ``status`` shows. Changes nothing."""
         return take(self._node, now)
+
+    def share(self, group: str, gpu: str) -> Share | None:
+        """What a group has of a card; cheap. Changes nothing."""
+        return share(self._node, group, gpu)
 
     # --- cards
 

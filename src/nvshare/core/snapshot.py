@@ -154,6 +154,27 @@ def take(node: Node, now: float) -> Snapshot:
     )
 
 
+@dataclass(frozen=True)
+class Share:
+    """What a group has of one card."""
+
+    card: int  # bytes; the size of the card as its tasks see it
+    allocated: dict[int, int]  # bytes by client
+
+
+def share(node: Node, name: str, uuid: str) -> Share | None:
+    """None where there is no such group or card."""
+    group, gpu = node.groups.get(name), node.gpus.get(uuid)
+    if group is None or gpu is None:
+        return None
+    quota = group.mem_limit.effective
+    places = (gpu.attachments.get(client) for client in group.clients)
+    return Share(
+        gpu.announced if quota is None else min(quota, gpu.announced),
+        {place.client.id: place.allocated for place in places if place is not None},
+    )
+
+
 def _gpu(node: Node, gpu: GpuState) -> GpuView:
     return GpuView(
         uuid=gpu.uuid,

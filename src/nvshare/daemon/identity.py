@@ -119,6 +119,28 @@ def ancestry(pid: int, parent_of: Callable[[int], int] = _parent_of) -> Iterator
         pid = parent_of(pid)
 
 
+def pid_seen_by(viewer: int, pid: int) -> int:
+    """The number of a process in the pid namespace of another; 0 where it has none there, or we cannot tell."""
+    if not viewer or not pid:
+        return 0
+    try:
+        of_viewer, of_process = (os.stat(f"/proc/{one}/ns/pid").st_ino for one in (viewer, pid))
+        own = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return pid  # another user's: an ordinary user's scheduler serves its own namespace
+    if of_viewer == own:
+        return pid
+    return innermost_pid(read(f"/proc/{pid}/status") or "") if of_viewer == of_process else 0
+
+
+def innermost_pid(status_file: str) -> int:
+    """The number that a process has for itself, in a ``/proc/<pid>/status``."""
+    for line in status_file.splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return 0
+
+
 def group_of(ancestors: Sequence[int], pod: str | None, runs: Mapping[int, str], client: int) -> str:
     """The owner of a process's quotas: its pod, else the outermost ``nvshare run`` above it, else itself.
 

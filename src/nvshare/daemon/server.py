@@ -9,10 +9,12 @@ import os
 import secrets
 import threading
 from collections import Counter, deque
+from itertools import islice
 from typing import Any, Protocol
 
 from nvshare import __version__
 from nvshare.core import commands, events
+from nvshare.core.snapshot import Share
 from nvshare.daemon import control, identity
 from nvshare.daemon.connection import ClientConnection
 from nvshare.daemon.contexts import ContextMeter, Recorded
@@ -57,6 +59,8 @@ class Core(Protocol):
     def snapshot(self, now: float) -> Snapshot: ...
 
     def why_unchanged(self, event: events.SettingsChanged) -> str | None: ...
+
+    def share(self, group: str, gpu: str) -> Share | None: ...
 
 
 class Daemon:
@@ -193,9 +197,7 @@ class Daemon:
         """REGISTER of a connection that is not registered yet."""
         pid = connection.peer.pid
         client = self._client_id(message.previous_id, pid)
-        pod = identity.pod_of(pid)
-        if pod == self._own_pod:
-            pod = None  # a scheduler inside a pod that serves that pod: everybody is in it, so it tells nobody apart
+        pod = self._pod_of(pid)
         connection.ancestors = tuple(identity.ancestry(pid))
         group = identity.group_of(connection.ancestors, pod, self._runs, client)
         event = registration(
@@ -218,6 +220,32 @@ class Daemon:
             client = secrets.randbits(64)
             if client and client not in self._clients:
                 return client
+
+    def share_of(self, connection: ClientConnection, gpu: str) -> wire.ShareReply:
+        """What the task around a process has of a card; the process itself need not be a client."""
+        pid = connection.peer.pid
+        share = self._core.share(self._group_of_process(pid), gpu)
+        if share is None:
+            return wire.ShareReply()
+        members = ((self._clients[client].peer.pid, size) for client, size in share.allocated.items())
+        processes = (wire.ProcessEntry(identity.pid_seen_by(pid, member), size) for member, size in members)
+        return wire.ShareReply(
+            share.card, sum(share.allocated.values()), tuple(islice(processes, wire.MAX_PROCESSES))
+        )
+
+    def _group_of_process(self, pid: int) -> str:
+        """As of a client; of a process outside of pods and runs that of the nearest client above it."""
+        ancestors = tuple(identity.ancestry(pid))
+        group = identity.group_of(ancestors, self._pod_of(pid), self._runs, 0)
+        if not group.startswith("process:"):
+            return group
+        groups = {connection.peer.pid: connection.group for connection in self._clients.values()}
+        return next((groups[ancestor] for ancestor in ancestors if ancestor in groups), group)
+
+    def _pod_of(self, pid: int) -> str | None:
+        pod = identity.pod_of(pid)
+        # A scheduler inside a pod that serves that pod: everybody is in it, so it tells nobody apart.
+        return None if pod == self._own_pod else pod
 
     def forget(self, connection: ClientConnection) -> None:
         """A connection ended: what it held is free at once."""
@@ -438,6 +466,9 @@ class _Stopped:
 
     def why_unchanged(self, event: events.SettingsChanged) -> str | None:
         return "the scheduler has stopped"
+
+    def share(self, group: str, gpu: str) -> Share | None:
+        return None
 
 
 def about(socket_path: str) -> dict[str, Any]:

@@ -1,17 +1,20 @@
 """A small CUDA program that does what its standard input says, one JSON answer per line.
 
-alloc MIB | free | info | spin MS (submit and wait) | submit MS (submit only) | quit
+alloc MIB | free | info | spin MS (submit and wait) | submit MS (submit only) | smi | quit
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from pathlib import Path
 
 from nvshare.lab.driver import Context, CudaError, Driver
 from nvshare.lab.workloads.ptx import PTX
 
 MIB = 1 << 20
+SMI = Path(__file__).with_name("smi.py")
 
 
 def main() -> None:
@@ -29,6 +32,9 @@ def main() -> None:
                 elif what == "info":
                     free, total = context.memory()
                     answer |= {"free": free // MIB, "total": total // MIB}
+                elif what == "smi":  # a management tool started from here
+                    tool = subprocess.run([sys.executable, SMI], check=True, capture_output=True, text=True)
+                    answer |= json.loads(tool.stdout)
                 elif what in ("spin", "submit"):
                     launch = module.launcher("nvs_spin", int(float(arguments[0]) * 1e6), elements=1)
                     context.driver.check("cuLaunchKernel", launch())

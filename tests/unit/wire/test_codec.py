@@ -34,6 +34,8 @@ SAMPLES = [
     wire.Control(b'{"op":"status"}'),
     wire.ControlReply(b"{}"),
     wire.Residency(0, 1, 2**33),
+    wire.Share(GPU.uuid),
+    wire.ShareReply(2**34, 2**33, (wire.ProcessEntry(1, 2**33), wire.ProcessEntry(2, 0))),
 ]
 
 
