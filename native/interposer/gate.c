@@ -12,6 +12,12 @@
 #include "meter.h"
 #include "streams.h"
 
+#define FIRST_NS (100 * NVS_NS_PER_MS) /* a drain takes less, as a rule */
+#define NEXT_NS (2 * NVS_NS_PER_MS)
+#define PASS_NS (2 * NVS_NS_PER_MS) /* for one who waits to wake up */
+#define PATIENCE 4                  /* usual lengths of a submission, per submission that is let through */
+#define PASSES_AT_ONCE 256          /* then twice as long between them */
+
 _Atomic uint32_t nvs_gate;
 __thread struct nvs_thread *nvs_self;
 
@@ -81,13 +87,29 @@ static long futex(_Atomic uint32_t *word, int operation, uint32_t value, const s
 	return syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, timeout, NULL, 0);
 }
 
+static _Atomic uint32_t waiting; /* threads at the shut gate */
+static _Atomic uint32_t passes;  /* how many of them may go through while the closer waits */
+static _Atomic uint32_t unpaced; /* in this turn work was seen that waits for what comes after it */
+
 static void wait_while_shut(void)
 {
 	static const struct timespec ask_again = {.tv_sec = 1};
-	while (atomic_load(&nvs_gate) == NVS_GATE_SHUT) {
+	atomic_fetch_add(&waiting, 1);
+	while (atomic_load(&nvs_gate) == NVS_GATE_SHUT && atomic_load(&passes) == 0) {
 		nvs_link_want();
 		futex(&nvs_gate, FUTEX_WAIT, NVS_GATE_SHUT, &ask_again);
 	}
+	atomic_fetch_sub(&waiting, 1);
+}
+
+/* With the flag raised: a closer that takes the passes back sees whoever took one. */
+static bool take_pass(void)
+{
+	uint32_t left = atomic_load(&passes);
+	while (left != 0)
+		if (atomic_compare_exchange_weak(&passes, &left, left - 1))
+			return true;
+	return false;
 }
 
 /* What goes into a capturing stream is recorded, not run, and the capture must be able to end: a drain waits for that.
@@ -109,14 +131,15 @@ void nvs_gate_enter_slow(CUstream stream)
 	for (;;) {
 		atomic_store(&self->in_call, NVS_IN_CALL);
 		uint32_t state = atomic_load(&nvs_gate);
-		if (state == NVS_GATE_OPEN || (state == NVS_GATE_SHUT && passes_shut_gate(stream)))
+		if (state == NVS_GATE_OPEN || (state == NVS_GATE_SHUT && (passes_shut_gate(stream) || take_pass())))
 			break;
 		struct nvs_pace *crowded = NULL;
-		if (state == NVS_GATE_PACED && (crowded = nvs_pace_admit(self, stream, &duty)) == NULL)
+		if (state == NVS_GATE_PACED &&
+			(atomic_load(&unpaced) || (crowded = nvs_pace_admit(self, stream, &duty)) == NULL))
 			break;
 		atomic_store(&self->in_call, 0);
 		if (crowded != NULL)
-			nvs_pace_wait(crowded);
+			atomic_fetch_or(&unpaced, !nvs_pace_wait(crowded));
 		else
 			wait_while_shut();
 	}
@@ -141,7 +164,7 @@ void nvs_gate_enter_unmeasured(void)
 	for (;;) {
 		atomic_store(&self->in_call, NVS_IN_CALL);
 		/* A capture must be able to end, and while one is under way no memory leaves. */
-		if (atomic_load(&nvs_gate) != NVS_GATE_SHUT || atomic_load(&nvs_captures) != 0)
+		if (atomic_load(&nvs_gate) != NVS_GATE_SHUT || atomic_load(&nvs_captures) != 0 || take_pass())
 			return;
 		atomic_store(&self->in_call, 0);
 		wait_while_shut();
@@ -178,6 +201,7 @@ void nvs_gate_open(enum nvs_gate_state how)
 	if (atomic_exchange(&nvs_gate, how) != NVS_GATE_SHUT)
 		return;
 	idle.asked = false; /* those who wait have to wake up first */
+	atomic_store(&unpaced, 0);
 	futex(&nvs_gate, FUTEX_WAKE, INT_MAX, NULL);
 }
 
@@ -206,13 +230,47 @@ static bool wait_until(bool (*done)(void), uint64_t deadline)
 	return true;
 }
 
+static bool is_passed(void)
+{
+	return atomic_load(&passes) == 0;
+}
+
+/* Let one of those who wait at the gate make one submission. */
+static void let_pass(uint64_t deadline)
+{
+	atomic_store(&passes, 1);
+	futex(&nvs_gate, FUTEX_WAKE, 1, NULL);
+	wait_until(is_passed, nvs_earlier(deadline, nvs_now_ns() + PASS_NS));
+	atomic_store(&passes, 0);
+}
+
+/* Wait for all work that went through the gate. Work that takes much longer than is usual here, while somebody waits at
+ * the gate, may be waiting for what that one has to submit: the other half of a collective, or a host that spins. So
+ * submissions are let through one by one, each after so long that they prolong other work by a part of it only. */
+static bool drain(uint64_t deadline, bool may_pass)
+{
+	uint64_t usual = PATIENCE * nvs_meter_typical_ns(), patience = usual > FIRST_NS ? usual : FIRST_NS;
+	for (uint64_t passed = 0;; passed++) {
+		if (!wait_until(flags_down, deadline) || !wait_until(nvs_drain_record, deadline))
+			return false;
+		do
+			if (wait_until(nvs_drain_finished, nvs_earlier(deadline, nvs_now_ns() + patience)))
+				return true;
+		while ((!may_pass || atomic_load(&waiting) == 0) && nvs_now_ns() < deadline &&
+			!atomic_load(&nvs_exiting));
+		if (nvs_now_ns() >= deadline || atomic_load(&nvs_exiting))
+			return false;
+		let_pass(deadline);
+		patience = (usual > NEXT_NS ? usual : NEXT_NS) << passed / PASSES_AT_ONCE;
+	}
+}
+
 bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us)
 {
 	uint64_t start = nvs_now_ns();
 	uint64_t deadline = start + deadline_ms * NVS_NS_PER_MS;
 	bool was_shut = atomic_exchange(&nvs_gate, NVS_GATE_SHUT) == NVS_GATE_SHUT;
-	bool drained = wait_until(flags_down, deadline) && wait_until(nvs_drain_record, deadline) &&
-		       wait_until(nvs_drain_finished, deadline);
+	bool drained = drain(deadline, !was_shut); /* behind a gate that was shut before, memory may be away */
 	if (drain_us != NULL)
 		*drain_us = (nvs_now_ns() - start) / NVS_NS_PER_US;
 	if (!drained && !was_shut)
@@ -282,6 +340,9 @@ void nvs_gate_after_fork(void)
 			atomic_store(&thread->taken, 0);
 	}
 	atomic_store(&nvs_gate, NVS_GATE_OPEN);
+	atomic_store(&waiting, 0);
+	atomic_store(&passes, 0);
+	atomic_store(&unpaced, 0);
 	idle.asked = false;
 	nvs_streams_after_fork();
 	nvs_meter_after_fork();

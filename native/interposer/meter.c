@@ -165,6 +165,16 @@ uint32_t nvs_meter_window(CUdevice device)
 	return window_for(atomic_load_explicit(&meters[device].cost_ns, memory_order_relaxed));
 }
 
+uint64_t nvs_meter_typical_ns(void)
+{
+	uint64_t longest = 0;
+	for (int i = 0; i < NVS_MAX_DEVICES; i++) {
+		uint64_t typical = atomic_load_explicit(&meters[i].typical_ns, memory_order_relaxed);
+		longest = typical > longest ? typical : longest;
+	}
+	return longest;
+}
+
 static void log_window(struct device_meter *meter)
 {
 	uint32_t window = window_for(atomic_load(&meter->cost_ns));

@@ -11,8 +11,8 @@
 #include "nvshare_protocol.h"
 #include "share.h"
 
-#define ROOM 64u      /* processes that a list is first asked for */
-#define ATTEMPTS 4    /* a list may have grown when it is asked again */
+#define ROOM 64u   /* processes that a list is first asked for */
+#define ATTEMPTS 4 /* a list may have grown when it is asked again */
 #define NO_INSTANCE 0xffffffffu
 
 /* All lists of processes begin their records alike. */

@@ -1,10 +1,17 @@
 /* Flow control by time in flight, while the gate is PACED: every half window a marker event goes into the stream, and
  * the next one waits until the older of the two markers has been reached. So at most about a window is in flight, and
  * while a thread waits the GPU still has half of it. How long a wait took is nobody's business: the window follows from
- * the cost of submissions alone, so that a switch can never make it collapse. */
+ * the cost of submissions alone, so that a switch can never make it collapse. In a process with several contexts the
+ * wait has an end: work in one may wait for what the same thread has yet to submit in another. Then nothing is paced
+ * for the rest of the turn. */
 #include "meter.h"
+
+#include "clock.h"
 #include "resolve.h"
 #include "streams.h"
+
+#define PATIENCE 4 /* usual lengths of a submission */
+#define PATIENCE_NS (100 * NVS_NS_PER_MS)
 
 struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32_t *duty)
 {
@@ -35,16 +42,33 @@ struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32
 	return crowded ? pace : NULL;
 }
 
-void nvs_pace_wait(struct nvs_pace *pace)
+static bool is_reached(CUevent marker)
+{
+	uint64_t usual = PATIENCE * nvs_meter_typical_ns(), pause = 0;
+	uint64_t until = nvs_now_ns() + (usual > PATIENCE_NS ? usual : PATIENCE_NS);
+	while (nvs_real.cuEventQuery(marker) == CUDA_ERROR_NOT_READY) {
+		if (nvs_now_ns() >= until)
+			return false;
+		nvs_sleep_growing(&pause);
+	}
+	return true;
+}
+
+bool nvs_pace_wait(struct nvs_pace *pace)
 {
 	pthread_mutex_lock(&pace->lock);
 	CUevent older = pace->state[pace->next] == NVS_MARKER_RECORDED ? pace->marker[pace->next] : NULL;
 	pthread_mutex_unlock(&pace->lock);
 	if (older == NULL)
-		return;
+		return true;
 	CUstreamCaptureMode mode = nvs_relax();
-	nvs_real.cuEventSynchronize(older);
+	bool reached = true;
+	if (nvs_context_count() > 1)
+		reached = is_reached(older);
+	else
+		nvs_real.cuEventSynchronize(older);
 	nvs_unrelax(mode);
+	return reached;
 }
 
 /* The marker is this thread's alone until it says what became of it. */

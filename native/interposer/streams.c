@@ -93,6 +93,14 @@ CUcontext nvs_context_on(CUdevice device)
 	return NULL;
 }
 
+uint32_t nvs_context_count(void)
+{
+	uint32_t count = 0;
+	for (struct nvs_context *context = atomic_load(&contexts); context != NULL; context = context->next)
+		count += atomic_load(&context->handle) != NULL;
+	return count;
+}
+
 bool nvs_each_context(bool (*visit)(struct nvs_context *))
 {
 	bool all = true;

@@ -229,9 +229,7 @@ class Daemon:
             return wire.ShareReply()
         members = ((self._clients[client].peer.pid, size) for client, size in share.allocated.items())
         processes = (wire.ProcessEntry(identity.pid_seen_by(pid, member), size) for member, size in members)
-        return wire.ShareReply(
-            share.card, sum(share.allocated.values()), tuple(islice(processes, wire.MAX_PROCESSES))
-        )
+        return wire.ShareReply(share.card, sum(share.allocated.values()), tuple(islice(processes, wire.MAX_PROCESSES)))
 
     def _group_of_process(self, pid: int) -> str:
         """As of a client; of a process outside of pods and runs that of the nearest client above it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,11 +21,11 @@ T4 = 14913  # MiB
 
 
 @pytest.fixture
-def neighbour(node: Node) -> Iterator[Task]:
+def neighbour(node: Node) -> Task:
     """Somebody else's task on the same card."""
     task = node.holder()
     assert task.ask("alloc 2000") == {"did": "alloc"}
-    yield task
+    return task
 
 
 def start_team(node: Node, *options: str) -> Task:

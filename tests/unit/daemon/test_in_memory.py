@@ -192,11 +192,13 @@ def test_a_process_learns_what_the_run_around_it_has(in_memory, monkeypatch):
     client(second, GIB // 2)
     client(lone, 5 * MIB)
     # WHEN processes ask THEN each is told of its own, and of nobody else
-    of_run = wire.ShareReply(3 * GIB, 3 * GIB // 2, (wire.ProcessEntry(first, GIB), wire.ProcessEntry(second, GIB // 2)))
+    members = (wire.ProcessEntry(first, GIB), wire.ProcessEntry(second, GIB // 2))
+    of_run = wire.ShareReply(3 * GIB, 3 * GIB // 2, members)
     assert process(tool, wire.Share(GPUS[0])) == of_run
     assert process(first, wire.Share(GPUS[0])) == of_run
     assert process(run, wire.Share(GPUS[1])) == wire.ShareReply(3 * GIB)
-    assert process(its_tool, wire.Share(GPUS[0])) == wire.ShareReply(16 * GIB, 5 * MIB, (wire.ProcessEntry(lone, 5 * MIB),))
+    of_lone = wire.ShareReply(16 * GIB, 5 * MIB, (wire.ProcessEntry(lone, 5 * MIB),))
+    assert process(its_tool, wire.Share(GPUS[0])) == of_lone
     # AND one that belongs to nobody is told so
     assert process(70, wire.Share(GPUS[0])) == wire.ShareReply()
     assert process(first, wire.Share("GPU-unknown")) == wire.ShareReply()
