@@ -63,7 +63,7 @@ bool nvs_pace_wait(struct nvs_pace *pace)
 		return true;
 	CUstreamCaptureMode mode = nvs_relax();
 	bool reached = true;
-	if (nvs_context_count() > 1)
+	if (nvs_context_count(NVS_ANY_DEVICE) > 1)
 		reached = is_reached(older);
 	else
 		nvs_real.cuEventSynchronize(older);

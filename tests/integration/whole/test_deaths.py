@@ -34,9 +34,7 @@ def small(node: Node) -> Node:
 
 def of(status: dict[str, Any], task: Task) -> dict[str, Any]:
     """What the scheduler has on record of a task on its card."""
-    place: dict[str, Any] = next(
-        client["gpus"][0] for client in status["clients"] if client["pid"] == task.process.pid
-    )
+    place: dict[str, Any] = next(client["gpus"][0] for client in status["clients"] if client["pid"] == task.process.pid)
     return place
 
 
@@ -129,3 +127,17 @@ def test_a_broken_task_does_not_hold_up_the_turns_of_others(small: Node) -> None
     broken.tell("quit")
     broken.result()
     nothing_is_left_of(small, broken, neighbour)
+
+
+def test_a_task_that_broke_before_others_came_makes_room_for_them(small: Node) -> None:
+    # GIVEN a task that broke with most of the card, and sits there
+    broken = small.holder()
+    assert broken.ask("alloc 700") == {"did": "alloc"}
+    assert broken.ask("break") == {"did": "break", **BROKEN}
+    # WHEN another one comes THEN it has the card
+    neighbour = small.holder()
+    assert neighbour.ask("alloc 700") == {"did": "alloc"}
+    assert neighbour.ask("spin 1") == {"did": "spin"}
+    broken.heard("is given up")
+    assert broken.ask("spin 1") == {"did": "spin", **BROKEN}
+    assert neighbour.ask("spin 1") == {"did": "spin"}
