@@ -11,6 +11,7 @@
 
 #include "backing.h"
 #include "clock.h"
+#include "fatal.h"
 #include "helper_thread.h"
 #include "hostmem.h"
 #include "link.h"
@@ -69,33 +70,13 @@ static struct {
 
 /* ---- lanes ---- */
 
-/* After these a context never works again: what is in its memory can be read by nobody any more. */
-static bool is_fatal(CUresult result)
-{
-	switch (result) {
-	case CUDA_ERROR_ECC_UNCORRECTABLE:
-	case CUDA_ERROR_ILLEGAL_ADDRESS:
-	case CUDA_ERROR_LAUNCH_TIMEOUT:
-	case CUDA_ERROR_ASSERT:
-	case CUDA_ERROR_HARDWARE_STACK_ERROR:
-	case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-	case CUDA_ERROR_MISALIGNED_ADDRESS:
-	case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-	case CUDA_ERROR_INVALID_PC:
-	case CUDA_ERROR_LAUNCH_FAILED:
-		return true;
-	default:
-		return false;
-	}
-}
-
 static bool open_lane(struct lane *lane, CUdevice device)
 {
 	CUcontext context = nvs_context_on(device), popped;
 	if (context == NULL || nvs_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
 		return false;
 	CUresult result = nvs_real.cuStreamCreate(&lane->out.stream, STREAM_NON_BLOCKING);
-	lane->is_lost = is_fatal(result);
+	lane->is_lost = nvs_is_fatal(result);
 	if (result == CUDA_SUCCESS) {
 		if (nvs_real.cuStreamCreate(&lane->in.stream, STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
 			lane->context = context;
@@ -232,7 +213,7 @@ static void lose(CUdevice device, struct lane *lane, struct nvs_move *move)
 {
 	static _Atomic bool said;
 	if (lane->context != NULL && enter(lane, device)) {
-		lane->is_lost = is_fatal(nvs_real.cuStreamQuery(lane->out.stream));
+		lane->is_lost = nvs_is_fatal(nvs_real.cuStreamQuery(lane->out.stream));
 		leave();
 	}
 	if (!lane->is_lost || nvs_context_count(device) > 1 || move->backing->backend->is_unified) {
