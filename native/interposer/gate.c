@@ -16,7 +16,8 @@
 #define NEXT_NS (2 * NVS_NS_PER_MS)
 #define PASS_NS (2 * NVS_NS_PER_MS) /* for one who waits to wake up */
 #define PATIENCE 4                  /* usual lengths of a submission, per submission that is let through */
-#define PASSES_AT_ONCE 256          /* then twice as long between them */
+#define BURST 16                    /* then twice as long between them */
+#define DOUBLINGS 10
 
 _Atomic uint32_t nvs_gate;
 __thread struct nvs_thread *nvs_self;
@@ -244,24 +245,33 @@ static void let_pass(uint64_t deadline)
 	atomic_store(&passes, 0);
 }
 
+/* How long to wait for the end of work, after so many submissions were let through: so long that they prolong other
+ * work by a part of it only. A kernel that is just long must not be joined by many more: between passes the time grows,
+ * from the first one on where there is nothing to expect a collective of. */
+static uint64_t patience(uint64_t passed)
+{
+	uint64_t typical = nvs_meter_typical_ns(), usual = PATIENCE * typical;
+	bool in_bursts = passed > 0 && typical != 0 && nvs_context_count(NVS_ANY_DEVICE) > 1;
+	uint64_t least = in_bursts ? NEXT_NS : FIRST_NS, doublings = in_bursts ? passed / BURST : passed;
+	return (usual > least ? usual : least) << (doublings < DOUBLINGS ? doublings : DOUBLINGS);
+}
+
 /* Wait for all work that went through the gate. Work that takes much longer than is usual here, while somebody waits at
  * the gate, may be waiting for what that one has to submit: the other half of a collective, or a host that spins. So
- * submissions are let through one by one, each after so long that they prolong other work by a part of it only. */
+ * submissions are let through one by one. */
 static bool drain(uint64_t deadline, bool may_pass)
 {
-	uint64_t usual = PATIENCE * nvs_meter_typical_ns(), patience = usual > FIRST_NS ? usual : FIRST_NS;
 	for (uint64_t passed = 0;; passed++) {
 		if (!wait_until(flags_down, deadline) || !wait_until(nvs_drain_record, deadline))
 			return false;
 		do
-			if (wait_until(nvs_drain_finished, nvs_earlier(deadline, nvs_now_ns() + patience)))
+			if (wait_until(nvs_drain_finished, nvs_earlier(deadline, nvs_now_ns() + patience(passed))))
 				return true;
 		while ((!may_pass || atomic_load(&waiting) == 0) && nvs_now_ns() < deadline &&
 			!atomic_load(&nvs_exiting));
 		if (nvs_now_ns() >= deadline || atomic_load(&nvs_exiting))
 			return false;
 		let_pass(deadline);
-		patience = (usual > NEXT_NS ? usual : NEXT_NS) << passed / PASSES_AT_ONCE;
 	}
 }
 

@@ -13,8 +13,8 @@
 
 #define SUBMITTERS 6
 #define DEFAULT_ROUNDS 2000
-#define ROUNDS_OF_PASSES 10
-#define MORE 7u
+#define ROUNDS_OF_PASSES 5
+#define MORE 3u
 
 static _Atomic bool mapped = true, stop;
 static _Atomic uint64_t submitted;
@@ -101,6 +101,13 @@ static void passes_are_given_and_taken_back(void)
 		atomic_store(&mapped, true);
 		nvs_gate_open(NVS_GATE_OPEN);
 	}
+	/* AND work that just takes long is not joined by many more, */
+	uint64_t seen = shut_and_expect_more();
+	atomic_store(&goal, UINT64_MAX);
+	CHECK(!drain(nvs_now_ns() + NVS_NS_PER_S, true));
+	CHECK(atomic_load(&submitted) - seen <= 4);
+	atomic_store(&goal, 0);
+	nvs_gate_open(NVS_GATE_OPEN);
 	/* AND behind a gate that was shut before, where memory may be away, nothing is. */
 	uint64_t before = shut_and_expect_more();
 	CHECK(!nvs_gate_close(300, NULL));

@@ -128,3 +128,12 @@ def test_watch_goes_on_whatever_answers(monkeypatch):
 
 def test_node_without_clients_says_so():
     assert "no clients" in draw({**SNAPSHOT, "clients": []}, 80)
+
+
+def test_processes_outside_nvshare_are_named_with_what_they_have():
+    users = [{"pid": 4711, "name": "blender", "bytes": 3 * GIB}, {"pid": 0, "name": "[red]x", "bytes": None}]
+    gpus = [{**SNAPSHOT["gpus"][0], "unmanaged": users}, SNAPSHOT["gpus"][1]]
+    text = " ".join(draw({**SNAPSHOT, "gpus": gpus}, 120).split())
+    outside = "blender (pid 4711, 3.0 GiB), [red]x (pid unknown, size unknown)"
+    assert f"#0 is used outside nvshare too: {outside}" in text
+    assert "#1 is used outside" not in text
