@@ -10,6 +10,7 @@
 #define NVS_VERSION 1
 #define NVS_MAX_REQUEST (64u * 1024u)
 #define NVS_MAX_GPUS 16
+#define NVS_MAX_PROCESSES 4000
 #define NVS_ALL_GPUS 0xffffffffu
 
 enum nvs_message_type {
@@ -40,6 +41,8 @@ enum nvs_message_type {
 	NVS_TURN_OK = 25,
 	NVS_END_TURN = 26,
 	NVS_TURN_OVER = 27,
+	NVS_SHARE = 28,
+	NVS_SHARE_REPLY = 29,
 };
 
 enum nvs_release_reason { NVS_RELEASE_TOLD = 0, NVS_RELEASE_IDLE = 1, NVS_RELEASE_ENDED = 2, NVS_RELEASE_STUCK = 3 };
@@ -244,6 +247,24 @@ struct nvs_turn_over {
 	uint64_t busy_us;
 	uint32_t pending_us; /* 0: the last word on this turn */
 	uint32_t wants;      /* counts as REQ_TURN */
+};
+
+struct nvs_share {
+	char uuid[48];
+};
+
+struct nvs_process_entry {
+	uint32_t pid;
+	uint32_t reserved;
+	uint64_t allocated;
+};
+
+struct nvs_share_reply {
+	uint64_t card;
+	uint64_t used;
+	uint32_t process_count;
+	uint32_t reserved;
+	/* struct nvs_process_entry processes[process_count] */
 };
 
 #endif

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "fatal.h"
 #include "meter.h"
 #include "resolve.h"
 
@@ -15,9 +16,12 @@ static bool record(struct nvs_stream *stream)
 {
 	if (nvs_stream_capturing(stream->handle))
 		return true;
-	if (stream->last == NULL && nvs_real.cuEventCreate(&stream->last, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-		stream->last = NULL;
-		return false;
+	if (stream->last == NULL) {
+		CUresult made = nvs_real.cuEventCreate(&stream->last, CU_EVENT_DISABLE_TIMING);
+		if (made != CUDA_SUCCESS) {
+			stream->last = NULL;
+			return nvs_is_fatal(made);
+		}
 	}
 	/* An error here is one that ended the context's work. */
 	stream->pending = nvs_real.cuEventRecord(stream->last, stream->handle) == CUDA_SUCCESS;

@@ -12,6 +12,13 @@
 #include "meter.h"
 #include "streams.h"
 
+#define FIRST_NS (100 * NVS_NS_PER_MS) /* a drain takes less, as a rule */
+#define NEXT_NS (2 * NVS_NS_PER_MS)
+#define PASS_NS (2 * NVS_NS_PER_MS) /* for one who waits to wake up */
+#define PATIENCE 4                  /* usual lengths of a submission, per submission that is let through */
+#define BURST 16                    /* then twice as long between them */
+#define DOUBLINGS 10
+
 _Atomic uint32_t nvs_gate;
 __thread struct nvs_thread *nvs_self;
 
@@ -88,14 +95,30 @@ static bool is_open(uint32_t word)
 	return (word & NVS_GATE_STATE) == NVS_GATE_OPEN || (word & NVS_GATE_STATE) == NVS_GATE_PACED;
 }
 
-/* Returns when the gate's word has changed. */
+static _Atomic uint32_t waiting; /* threads at the gate */
+static _Atomic uint32_t passes;  /* how many of them may go through a shut gate while the closer waits */
+static _Atomic uint32_t unpaced; /* in this turn work was seen that waits for what comes after it */
+
+/* Returns when the gate's word has changed, or there is a pass to be had. */
 static void wait_at_gate(uint32_t word)
 {
 	static const struct timespec ask_again = {.tv_sec = 1};
-	while (atomic_load(&nvs_gate) == word) {
+	atomic_fetch_add(&waiting, 1);
+	while (atomic_load(&nvs_gate) == word && atomic_load(&passes) == 0) {
 		nvs_link_want();
 		futex(&nvs_gate, FUTEX_WAIT, word, &ask_again);
 	}
+	atomic_fetch_sub(&waiting, 1);
+}
+
+/* With the flag raised: a closer that takes the passes back sees whoever took one. */
+static bool use_pass(void)
+{
+	uint32_t left = atomic_load(&passes);
+	while (left != 0)
+		if (atomic_compare_exchange_weak(&passes, &left, left - 1))
+			return true;
+	return false;
 }
 
 /* What goes into a capturing stream is recorded, not run, and the capture must be able to end: a drain waits for that.
@@ -127,20 +150,20 @@ static bool admit(struct nvs_thread *self, CUstream stream, uint32_t *duty)
 	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed);
 	uint32_t word = atomic_load(&nvs_gate);
 	if (!is_open(word)) {
-		if (passes_shut_gate(stream))
+		if (passes_shut_gate(stream) || (word == NVS_GATE_SHUT && use_pass()))
 			return true;
 		atomic_store(&self->in_call, 0);
 		wait_at_gate(word);
 		return false;
 	}
 	take_pass(self, word);
-	if (count < self->next_pace)
+	if (count < self->next_pace || atomic_load(&unpaced))
 		return true;
 	struct nvs_pace *crowded = nvs_pace_admit(self, stream, duty);
 	if (crowded == NULL)
 		return true;
 	atomic_store(&self->in_call, 0);
-	nvs_pace_wait(crowded);
+	atomic_fetch_or(&unpaced, !nvs_pace_wait(crowded));
 	return false;
 }
 
@@ -178,7 +201,7 @@ void nvs_gate_enter_unmeasured(void)
 	for (;;) {
 		atomic_store(&self->in_call, NVS_IN_CALL | NVS_NAMES);
 		/* A capture must be able to end, and while one is under way no memory leaves. */
-		if (nvs_gate_state() != NVS_GATE_SHUT || atomic_load(&nvs_captures) != 0)
+		if (nvs_gate_state() != NVS_GATE_SHUT || atomic_load(&nvs_captures) != 0 || use_pass())
 			return;
 		atomic_store(&self->in_call, 0);
 		wait_at_gate(NVS_GATE_SHUT);
@@ -219,6 +242,7 @@ void nvs_gate_open(enum nvs_gate_state how)
 	if (is_open(before) || before == word)
 		return;
 	idle.asked = false; /* those who wait have to wake up first */
+	atomic_store(&unpaced, 0);
 	futex(&nvs_gate, FUTEX_WAKE, INT_MAX, NULL);
 }
 
@@ -257,13 +281,57 @@ static bool wait_until(bool (*done)(void), uint64_t deadline)
 	return true;
 }
 
+static bool is_passed(void)
+{
+	return atomic_load(&passes) == 0;
+}
+
+/* Let one of those who wait at the gate make one submission. */
+static void let_pass(uint64_t deadline)
+{
+	atomic_store(&passes, 1);
+	futex(&nvs_gate, FUTEX_WAKE, 1, NULL);
+	wait_until(is_passed, nvs_earlier(deadline, nvs_now_ns() + PASS_NS));
+	atomic_store(&passes, 0);
+}
+
+/* How long to wait for the end of work, after so many submissions were let through: so long that they prolong other
+ * work by a part of it only. A kernel that is just long must not be joined by many more: between passes the time grows,
+ * from the first one on where there is nothing to expect a collective of. */
+static uint64_t patience(uint64_t passed)
+{
+	uint64_t typical = nvs_meter_typical_ns(), usual = PATIENCE * typical;
+	bool in_bursts = passed > 0 && typical != 0 && nvs_context_count(NVS_ANY_DEVICE) > 1;
+	uint64_t least = in_bursts ? NEXT_NS : FIRST_NS, doublings = in_bursts ? passed / BURST : passed;
+	return (usual > least ? usual : least) << (doublings < DOUBLINGS ? doublings : DOUBLINGS);
+}
+
+/* Wait for all work that went through the gate. Work that takes much longer than is usual here, while somebody waits at
+ * the gate, may be waiting for what that one has to submit: the other half of a collective, or a host that spins. So
+ * submissions are let through one by one. */
+static bool drain(uint64_t deadline, bool may_pass)
+{
+	for (uint64_t passed = 0;; passed++) {
+		if (!wait_until(flags_down, deadline) || !wait_until(nvs_drain_record, deadline))
+			return false;
+		do
+			if (wait_until(nvs_drain_finished, nvs_earlier(deadline, nvs_now_ns() + patience(passed))))
+				return true;
+		while ((!may_pass || atomic_load(&waiting) == 0) && nvs_now_ns() < deadline &&
+			!atomic_load(&nvs_exiting));
+		if (nvs_now_ns() >= deadline || atomic_load(&nvs_exiting))
+			return false;
+		let_pass(deadline);
+	}
+}
+
 bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us)
 {
 	uint64_t start = nvs_now_ns();
 	uint64_t deadline = start + deadline_ms * NVS_NS_PER_MS;
 	uint32_t before = atomic_exchange(&nvs_gate, NVS_GATE_SHUT);
-	bool drained = wait_until(flags_down, deadline) && wait_until(nvs_drain_record, deadline) &&
-		       wait_until(nvs_drain_finished, deadline);
+	/* Behind a gate that was shut before, memory may be away. */
+	bool drained = drain(deadline, before != NVS_GATE_SHUT);
 	if (drain_us != NULL)
 		*drain_us = (nvs_now_ns() - start) / NVS_NS_PER_US;
 	if (!drained && before != NVS_GATE_SHUT)
@@ -366,6 +434,9 @@ void nvs_gate_after_fork(void)
 	}
 	atomic_store(&nvs_gate, NVS_GATE_OPEN);
 	atomic_store(&used_since, 0);
+	atomic_store(&waiting, 0);
+	atomic_store(&passes, 0);
+	atomic_store(&unpaced, 0);
 	idle.asked = false;
 	nvs_pace_after_fork();
 	nvs_streams_after_fork();

@@ -110,8 +110,9 @@ static inline void nvs_gate_leave(void)
 /* Link thread only. */
 void nvs_gate_open(enum nvs_gate_state how); /* any but SHUT; wakes all who wait */
 void nvs_gate_shut(void);                    /* from now on submitters wait; says nothing about work under way */
-/* Shut, wait for flags, wait for all submitted work. False when the deadline passes: then the gate is open again, if it
- * was, and the work still runs. Never called while a lock that a submitter may want is held. */
+/* Shut, wait for flags, wait for all submitted work; if that does not end, also for single submissions of those who
+ * wait at the gate, which it may depend on. False when the deadline passes: then the gate is open again, if it was, and
+ * the work still runs. Never called while a lock that a submitter may want is held. */
 bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us);
 /* The gate is shut: has all work ended that went through before? Only asks. */
 bool nvs_gate_settled(void);

@@ -227,6 +227,16 @@ uint32_t nvs_meter_window(CUdevice device, uint64_t recent_ns)
 	return window_for(&meters[device], recent_ns);
 }
 
+uint64_t nvs_meter_typical_ns(void)
+{
+	uint64_t longest = 0;
+	for (int i = 0; i < NVS_MAX_DEVICES; i++) {
+		uint64_t typical = atomic_load_explicit(&meters[i].typical_ns, memory_order_relaxed);
+		longest = typical > longest ? typical : longest;
+	}
+	return longest;
+}
+
 static void log_window(struct device_meter *meter)
 {
 	uint32_t window = window_for(meter, 0);

@@ -46,7 +46,8 @@ void nvs_meter_end(struct nvs_thread *self, CUstream stream);
 /* May this submission go, while PACED? NULL: yes, and *duty is what leave has to do (NVS_MARKER or 0). Else: lower the
  * flag, call nvs_pace_wait with it, come back. */
 struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32_t *duty);
-void nvs_pace_wait(struct nvs_pace *pace);
+/* False: it takes so long that what is waited for may itself wait for what comes after this submission. */
+bool nvs_pace_wait(struct nvs_pace *pace);
 void nvs_pace_mark(struct nvs_thread *self, CUstream stream);
 /* Threads that wait for the GPU to catch up. */
 uint32_t nvs_pace_waiting(void);
@@ -60,6 +61,9 @@ uint32_t nvs_meter_window(CUdevice device, uint64_t recent_ns);
 uint64_t nvs_meter_cost(CUdevice device);
 /* About so many, a quarter more or less, so that what goes round in a loop is not met at the same place for ever. */
 uint64_t nvs_meter_vary(struct nvs_thread *self, uint64_t stride);
+
+/* How long a submission takes, without rare long ones, on the device where that is longest; 0: not known. */
+uint64_t nvs_meter_typical_ns(void);
 
 /* Work in flight to aim for while PACED; 0: as long as nobody says otherwise. */
 void nvs_pace_set_budget(uint64_t budget_us);

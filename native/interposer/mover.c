@@ -11,6 +11,7 @@
 
 #include "backing.h"
 #include "clock.h"
+#include "fatal.h"
 #include "helper_thread.h"
 #include "hostmem.h"
 #include "link.h"
@@ -52,6 +53,7 @@ struct lane {
 	uint64_t refused_at; /* the first time of this want of room, ns; 0: there is none */
 	uint64_t retry_at, retry_wait;
 	bool refusal_told;
+	bool is_lost; /* its context has failed for good */
 };
 
 /* The mover's own; others touch it only while it is parked. */
@@ -73,7 +75,9 @@ static bool open_lane(struct lane *lane, CUdevice device)
 	CUcontext context = nvs_context_on(device), popped;
 	if (context == NULL || nvs_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
 		return false;
-	if (nvs_real.cuStreamCreate(&lane->out.stream, STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
+	CUresult result = nvs_real.cuStreamCreate(&lane->out.stream, STREAM_NON_BLOCKING);
+	lane->is_lost = nvs_is_fatal(result);
+	if (result == CUDA_SUCCESS) {
 		if (nvs_real.cuStreamCreate(&lane->in.stream, STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
 			lane->context = context;
 			return true;
@@ -204,29 +208,58 @@ static void keep(CUdevice device, const struct nvs_move *move, const char *why)
 		NVS_WARN("%zu MiB stay on the card: %s", move->size >> 20, why);
 }
 
-static void finish_out(CUdevice device, struct queue *queue)
+/* It could not be copied. If no context is left that could ever read it, others need not wait for its place. */
+static void lose(CUdevice device, struct lane *lane, struct nvs_move *move)
+{
+	static _Atomic bool said;
+	if (lane->context != NULL && enter(lane, device)) {
+		lane->is_lost = nvs_is_fatal(nvs_real.cuStreamQuery(lane->out.stream));
+		leave();
+	}
+	if (!lane->is_lost || nvs_context_count(device) > 1 || move->backing->backend->is_unified) {
+		keep(device, move, "the context they belong to has failed");
+		return;
+	}
+	move->copy = false;
+	take_off(device, move);
+	if (!atomic_exchange(&said, true))
+		NVS_WARN("memory of device %d is given up: its context has failed, and nothing in it can be read any "
+			 "more",
+			device);
+}
+
+static void finish_out(CUdevice device, struct lane *lane)
 {
 	struct nvs_move move;
 	bool failed;
-	while (take_finished(queue, &move, &failed)) {
+	while (take_finished(&lane->out, &move, &failed)) {
 		if (failed)
-			keep(device, &move, "the context they belong to has failed");
+			lose(device, lane, &move);
 		else
 			take_off(device, &move);
 	}
 }
 
-static void start_out(CUdevice device, struct queue *queue)
+/* Of a context that failed before anything of it was moved. */
+static void lose_all(CUdevice device, struct lane *lane)
 {
 	struct nvs_move move;
+	while (nvs_residency_next_out(device, &move))
+		lose(device, lane, &move);
+}
+
+static void start_out(CUdevice device, struct lane *lane)
+{
+	struct nvs_move move;
+	struct queue *queue = &lane->out;
 	while (!is_full(queue) && nvs_residency_next_out(device, &move)) {
 		if (!move.copy)
 			take_off(device, &move);
 		else if (!ensure_buffer(&move))
 			keep(device, &move, "the host, or this container's memory limit, has no room for them");
 		else if (!submit(queue, &move, true))
-			keep(device, &move, "the context they belong to has failed");
-		finish_out(device, queue); /* making a buffer takes longer than copying to it */
+			lose(device, lane, &move);
+		finish_out(device, lane); /* making a buffer takes longer than copying to it */
 	}
 }
 
@@ -337,15 +370,17 @@ static void log_swaps(CUdevice device, struct lane *lane)
 static bool move_device(CUdevice device, bool may_start)
 {
 	struct lane *lane = &lanes[device];
-	finish_out(device, &lane->out);
+	finish_out(device, lane);
 	finish_in(device, &lane->in);
 	if (nvs_now_ns() >= lane->retry_at)
 		lane->retry_at = 0;
 	if (may_start && enter(lane, device)) {
-		start_out(device, &lane->out);
+		start_out(device, lane);
 		if (lane->retry_at == 0)
 			start_in(device, lane);
 		leave();
+	} else if (may_start && lane->is_lost) {
+		lose_all(device, lane);
 	}
 	log_swaps(device, lane);
 	return lane->out.count + lane->in.count > 0;

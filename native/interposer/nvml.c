@@ -1,26 +1,41 @@
 /* NVML's memory queries, so that nvidia-smi and frameworks that ask there see the same card as cuMemGetInfo shows. */
 #include "resolve.h"
 
+#include <stdlib.h>
+
 #include "env.h"
 #include "link.h"
+#include "share.h"
 
-#define UUID_TEXT 96
+/* In a process with a context its own share, as cuMemGetInfo shows it; in others (nvidia-smi) that of the run, pod or
+ * task around it. False: neither. */
+static bool find_share(nvmlDevice_t device, uint64_t *card, uint64_t *allocated)
+{
+	char uuid[NVS_UUID_TEXT];
+	struct nvs_group_share group;
+	if (nvs_nvml.nvmlDeviceGetUUID == NULL ||
+		nvs_nvml.nvmlDeviceGetUUID(device, uuid, sizeof(uuid)) != NVML_SUCCESS)
+		return false;
+	if (nvs_link_view(uuid, card, allocated))
+		return true;
+	if (!nvs_share_ask(uuid, &group))
+		return false;
+	free(group.processes);
+	*card = group.card;
+	*allocated = group.used;
+	return true;
+}
 
 /* The card as this process sees it. `total` and `used` come in as NVML says. */
 static bool view(nvmlDevice_t device, unsigned long long *total, unsigned long long *used)
 {
-	char uuid[UUID_TEXT];
 	uint64_t card = 0, allocated = 0;
-	bool attached = nvs_nvml.nvmlDeviceGetUUID != NULL &&
-			nvs_nvml.nvmlDeviceGetUUID(device, uuid, sizeof(uuid)) == NVML_SUCCESS &&
-			nvs_link_view(uuid, &card, &allocated);
+	bool shared = find_share(device, &card, &allocated);
 	if (card == 0)
 		card = nvs_env()->mem_limit;
 	if (card == 0)
 		return false;
-	/* A process without a context of its own (nvidia-smi) has allocated nothing; there the card's use is what it
-	 * asks for. */
-	if (attached)
+	if (shared)
 		*used = allocated;
 	if (card < *total)
 		*total = card;

@@ -2,10 +2,12 @@
  * before it has to come again, an eighth of a window, and puts a marker event behind the first of them. When all
  * markers of the window are in use it waits for the oldest. So at most about a window is in flight, and while a thread
  * waits the GPU still has nearly all of it. How long a wait took is nobody's business: the window follows from the cost
- * of submissions alone, so that a switch can never make it collapse. */
-#include "clock.h"
-#include "gate.h"
+ * of submissions alone, so that a switch can never make it collapse. In a process with several contexts the wait has an
+ * end: work in one may wait for what the same thread has yet to submit in another. Then nothing is paced for the rest of
+ * the turn. */
 #include "meter.h"
+
+#include "clock.h"
 #include "resolve.h"
 #include "streams.h"
 
@@ -13,6 +15,8 @@
 #define SPIN_NS (150 * NVS_NS_PER_US)
 #define AVERAGE_BATCHES 16
 #define DOZE_NS (300 * NVS_NS_PER_US)
+#define PATIENCE 4 /* usual lengths of a submission */
+#define PATIENCE_NS (100 * NVS_NS_PER_MS)
 
 static _Atomic uint32_t waiting;
 
@@ -161,7 +165,19 @@ static void learn(struct nvs_pace *pace, const struct nvs_marker *marker, uint32
 	pace->word = word;
 }
 
-void nvs_pace_wait(struct nvs_pace *pace)
+static bool is_reached(CUevent marker)
+{
+	uint64_t usual = PATIENCE * nvs_meter_typical_ns(), pause = 0;
+	uint64_t until = nvs_now_ns() + (usual > PATIENCE_NS ? usual : PATIENCE_NS);
+	while (nvs_real.cuEventQuery(marker) == CUDA_ERROR_NOT_READY) {
+		if (nvs_now_ns() >= until)
+			return false;
+		nvs_sleep_growing(&pause);
+	}
+	return true;
+}
+
+bool nvs_pace_wait(struct nvs_pace *pace)
 {
 	CUdevice device = atomic_load(&pace->context->device);
 	uint32_t word = atomic_load(&nvs_gate);
@@ -174,18 +190,24 @@ void nvs_pace_wait(struct nvs_pace *pace)
 	uint64_t cost = cost_in(pace);
 	pthread_mutex_unlock(&pace->lock);
 	if (marker.event == NULL)
-		return;
+		return true;
 	atomic_fetch_add(&waiting, 1);
 	CUstreamCaptureMode mode = nvs_relax();
-	if (alone)
-		watch_end(marker.event, marker.set_at + cost);
-	nvs_real.cuEventSynchronize(marker.event);
+	bool reached = true;
+	if (nvs_context_count(NVS_ANY_DEVICE) > 1) {
+		reached = is_reached(marker.event);
+	} else {
+		if (alone)
+			watch_end(marker.event, marker.set_at + cost);
+		nvs_real.cuEventSynchronize(marker.event);
+	}
 	nvs_unrelax(mode);
 	atomic_fetch_sub(&waiting, 1);
 	pthread_mutex_lock(&pace->lock);
-	if (word == atomic_load(&nvs_gate))
+	if (reached && word == atomic_load(&nvs_gate))
 		learn(pace, &marker, word);
 	pthread_mutex_unlock(&pace->lock);
+	return reached;
 }
 
 /* ---- markers ---- */

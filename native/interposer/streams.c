@@ -94,6 +94,15 @@ CUcontext nvs_context_on(CUdevice device)
 	return NULL;
 }
 
+uint32_t nvs_context_count(CUdevice device)
+{
+	uint32_t count = 0;
+	for (struct nvs_context *context = atomic_load(&contexts); context != NULL; context = context->next)
+		count += atomic_load(&context->handle) != NULL &&
+			 (device == NVS_ANY_DEVICE || atomic_load(&context->device) == device);
+	return count;
+}
+
 bool nvs_each_context(bool (*visit)(struct nvs_context *))
 {
 	bool all = true;

@@ -89,6 +89,10 @@ struct nvs_context *nvs_context_of(CUstream stream);
 /* A context of the device; NULL when there is none. It stays what it is until nvs_context_destroyed. */
 CUcontext nvs_context_on(CUdevice device);
 
+/* Contexts that live on a device, or on any. */
+#define NVS_ANY_DEVICE (-1)
+uint32_t nvs_context_count(CUdevice device);
+
 /* Visit every context, made current in turn, in the mode in which nothing we do disturbs a capture. The lock is held.
  * True when every visit was. */
 bool nvs_each_context(bool (*visit)(struct nvs_context *));

@@ -113,6 +113,12 @@ static bool read_memory(CUcontext ctx, uint64_t address, void *to, size_t n)
 	return true;
 }
 
+bool nvs_memory_look(uint64_t address, void *to, size_t n)
+{
+	nvs_areas_forget();
+	return read_memory(NULL, address, to, n);
+}
+
 static float word_as_float(uint32_t word)
 {
 	float value;
@@ -203,6 +209,7 @@ CUresult nvs_effect_run(CUcontext ctx, const struct nvs_effect *effect)
 	case NVS_EFFECT_NONE:
 	case NVS_EFFECT_HOST:
 	case NVS_EFFECT_EVENT:
+	case NVS_EFFECT_WAIT:
 		break;
 	}
 	return CUDA_SUCCESS;

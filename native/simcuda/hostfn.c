@@ -19,7 +19,8 @@ static bool find(CUcontext *ctx, uint64_t *seq, bool *ready)
 		struct nvs_slot *slot = &node->slots[at->slot];
 		for (uint64_t i = slot->retired + 1; i <= slot->tail && !*ready; i++) {
 			const struct nvs_op *op = nvs_slot_op(slot, i);
-			if (op->engine != NVS_OWNER || (op->state != NVS_OP_READY && op->state != NVS_OP_QUEUED))
+			if (op->engine != NVS_OWNER || at->effects[i % NVS_RING].kind != NVS_EFFECT_HOST ||
+				(op->state != NVS_OP_READY && op->state != NVS_OP_QUEUED))
 				continue;
 			*ready = op->state == NVS_OP_READY;
 			if (found && !*ready)

@@ -66,6 +66,7 @@ enum nvs_effect_kind {
 	NVS_EFFECT_HOST,
 	NVS_EFFECT_EVENT,
 	NVS_EFFECT_FREE,
+	NVS_EFFECT_WAIT,
 };
 
 struct nvs_effect {
@@ -95,6 +96,11 @@ struct nvs_effect {
 			uint64_t record;
 		} event;
 		uint64_t free;
+		struct {
+			uint64_t address, value;
+			size_t size;
+			unsigned condition;
+		} wait;
 	};
 };
 
@@ -221,6 +227,12 @@ CUresult nvs_wait_context(CUcontext ctx);
 /* ---- effects.c ---- */
 /* Carry out; CUDA_ERROR_ILLEGAL_ADDRESS when memory is missing or closed to the context. */
 CUresult nvs_effect_run(CUcontext ctx, const struct nvs_effect *effect);
+/* The bytes at an address as any work sees them; false when memory is missing. */
+bool nvs_memory_look(uint64_t address, void *to, size_t n);
+
+/* ---- waitvalue.c ---- */
+/* End the waits whose value has come; false when there are none. */
+bool nvs_waits_end(void);
 
 /* ---- hostfn.c ---- */
 void nvs_host_functions_expect(void);

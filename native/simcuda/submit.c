@@ -71,7 +71,7 @@ static void retire(size_t count)
 	nvs_node_unlock(nvs_process.node);
 }
 
-void nvs_catch_up(void)
+static void carry_out(void)
 {
 	size_t count = collect();
 	if (count == 0)
@@ -85,6 +85,13 @@ void nvs_catch_up(void)
 			ctx->sticky = nvs_effect_run(ctx, effect);
 	}
 	retire(count);
+}
+
+void nvs_catch_up(void)
+{
+	do
+		carry_out();
+	while (nvs_waits_end());
 }
 
 bool nvs_is_done(CUcontext ctx, uint64_t seq)

@@ -34,10 +34,6 @@ UNSUPPORTED(cuMipmappedArrayDestroy, (CUmipmappedArray array))
 
 UNSUPPORTED_PT(cuStreamBatchMemOp, _ptsz, (CUstream stream, unsigned count, void *ops, unsigned flags))
 UNSUPPORTED_PT(cuStreamBatchMemOp_v2, _ptsz, (CUstream stream, unsigned count, void *ops, unsigned flags))
-UNSUPPORTED_PT(cuStreamWaitValue32, _ptsz, (CUstream stream, CUdeviceptr p, cuuint32_t v, unsigned flags))
-UNSUPPORTED_PT(cuStreamWaitValue32_v2, _ptsz, (CUstream stream, CUdeviceptr p, cuuint32_t v, unsigned flags))
-UNSUPPORTED_PT(cuStreamWaitValue64, _ptsz, (CUstream stream, CUdeviceptr p, cuuint64_t v, unsigned flags))
-UNSUPPORTED_PT(cuStreamWaitValue64_v2, _ptsz, (CUstream stream, CUdeviceptr p, cuuint64_t v, unsigned flags))
 
 UNSUPPORTED(cuIpcGetMemHandle, (void *handle, CUdeviceptr p))
 UNSUPPORTED(cuMemExportToShareableHandle,

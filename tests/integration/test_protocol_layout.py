@@ -17,6 +17,7 @@ HEADER_FIELDS = (("magic", "I"), ("version", "H"), ("type", "H"), ("length", "I"
 PYTHON = {
     "nvs_header": HEADER_FIELDS,
     "nvs_gpu_entry": wire.GpuEntry.LAYOUT,
+    "nvs_process_entry": wire.ProcessEntry.LAYOUT,
     **{f"nvs_{cls.TYPE.name.lower()}": cls.LAYOUT for cls in wire.BY_TYPE.values() if cls.LAYOUT},
 }
 CONSTANTS = {
@@ -24,6 +25,7 @@ CONSTANTS = {
     "NVS_VERSION": wire.VERSION,
     "NVS_MAX_REQUEST": wire.MAX_REQUEST,
     "NVS_MAX_GPUS": wire.MAX_GPUS,
+    "NVS_MAX_PROCESSES": wire.MAX_PROCESSES,
     "NVS_ALL_GPUS": wire.ALL_GPUS,
     "NVS_FLAG_CAN_SWAP": wire.FLAG_CAN_SWAP,
     "NVS_FLAG_OVERSIZE": wire.FLAG_OVERSIZE,

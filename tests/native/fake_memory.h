@@ -242,6 +242,18 @@ struct nvs_context *nvs_context_of(CUstream stream)
 	return fake_current != NULL ? &known[fake_current->device] : NULL;
 }
 
+uint32_t nvs_context_count(CUdevice device)
+{
+	return 1;
+}
+
+static _Atomic bool fake_context_fails; /* for good */
+
+static CUresult fake_cuStreamQuery(CUstream stream)
+{
+	return atomic_load(&fake_context_fails) ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+}
+
 static bool fake_fails(void)
 {
 	return fake_fail_at > 0 && --fake_fail_at == 0;
@@ -695,6 +707,7 @@ static void fake_begin(void)
 		.cuMemHostRegister_v2 = fake_cuMemHostRegister,
 		.cuMemHostUnregister = fake_cuMemHostUnregister,
 		.cuStreamCreate = fake_cuStreamCreate,
+		.cuStreamQuery = fake_cuStreamQuery,
 		.cuStreamDestroy_v2 = fake_cuStreamDestroy,
 		.cuEventCreate = fake_cuEventCreate,
 		.cuEventDestroy_v2 = fake_cuEventDestroy,

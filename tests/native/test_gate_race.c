@@ -13,6 +13,8 @@
 
 #define SUBMITTERS 6
 #define DEFAULT_ROUNDS 2000
+#define ROUNDS_OF_PASSES 5
+#define MORE 3u
 
 static _Atomic bool mapped = true, stop;
 static _Atomic uint64_t submitted;
@@ -65,6 +67,59 @@ static void *start_short_threads(void *unused)
 	return unused;
 }
 
+/* Work of a collective: it ends when some more has been submitted. */
+static _Atomic uint64_t goal;
+static pthread_t closer;
+
+static CUresult work_waits_for_more(CUevent event)
+{
+	if (!pthread_equal(pthread_self(), closer))
+		return CUDA_SUCCESS;
+	return atomic_load(&submitted) < atomic_load(&goal) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+static uint64_t shut_and_expect_more(void)
+{
+	uint64_t seen;
+	nvs_gate_shut(); /* so that no more is submitted than is let through */
+	do {
+		seen = atomic_load(&submitted);
+		nvs_sleep_ns(NVS_NS_PER_MS);
+	} while (!flags_down() || seen != atomic_load(&submitted));
+	atomic_store(&goal, seen + MORE);
+	return seen;
+}
+
+/* GIVEN work that ends only when more has been submitted WHEN the gate closes THEN that much is let through, hardly
+ * more, and nothing after it has closed. */
+static void passes_are_given_and_taken_back(void)
+{
+	for (int round = 0; round < ROUNDS_OF_PASSES; round++) {
+		uint64_t before = shut_and_expect_more();
+		CHECK(drain(nvs_now_ns() + 60 * NVS_NS_PER_S, true));
+		atomic_store(&mapped, false);
+		uint64_t after = atomic_load(&submitted);
+		CHECK(after - before == MORE);
+		nvs_sleep_ns(2 * NVS_NS_PER_MS);
+		CHECK(atomic_load(&submitted) == after);
+		atomic_store(&mapped, true);
+		nvs_gate_open(NVS_GATE_OPEN);
+	}
+	/* AND work that just takes long is not joined by many more, */
+	uint64_t seen = shut_and_expect_more();
+	atomic_store(&goal, UINT64_MAX);
+	CHECK(!drain(nvs_now_ns() + NVS_NS_PER_S, true));
+	CHECK(atomic_load(&submitted) - seen <= 4);
+	atomic_store(&goal, 0);
+	nvs_gate_open(NVS_GATE_OPEN);
+	/* AND behind a gate that was shut before, where memory may be away, nothing is. */
+	uint64_t before = shut_and_expect_more();
+	CHECK(!nvs_gate_close(300, NULL));
+	CHECK(atomic_load(&submitted) == before);
+	atomic_store(&goal, 0);
+	nvs_gate_open(NVS_GATE_OPEN);
+}
+
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 ? atoi(argv[1]) : DEFAULT_ROUNDS;
@@ -73,6 +128,8 @@ int main(int argc, char **argv)
 	/* GIVEN threads that submit without a pause, and others that come and go */
 	fake_install(0);
 	nvs_real.cuLaunchKernel = launch_touches_memory;
+	nvs_real.cuEventQuery = work_waits_for_more;
+	closer = pthread_self();
 	for (int i = 0; i < SUBMITTERS; i++)
 		pthread_create(&threads_of_test[i], NULL, submit_for_ever, NULL);
 	pthread_create(&threads_of_test[SUBMITTERS], NULL, start_short_threads, NULL);
@@ -91,6 +148,7 @@ int main(int argc, char **argv)
 			before) /* THEN submitters come back each time, and never land in between */
 			nvs_sleep_ns(1000);
 	}
+	passes_are_given_and_taken_back();
 	atomic_store(&stop, true);
 	for (int i = 0; i <= SUBMITTERS; i++)
 		pthread_join(threads_of_test[i], NULL);

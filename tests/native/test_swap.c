@@ -252,6 +252,22 @@ static void test_a_broken_context_is_left_to_the_application(void)
 	must_free(p);
 }
 
+static void test_memory_of_a_context_that_failed_for_good_makes_room(void)
+{
+	CUdeviceptr p = must_alloc(8 * MIB);
+	swap_out(4 * MIB);
+	atomic_store(&fake_copies_fail, true);
+	atomic_store(&fake_context_fails, true);
+	set_target(0);
+	UNTIL(now().resident == 0);
+	assert(now().pinned == 0);
+	swap_in();
+	assert(nvs_residency_open());
+	atomic_store(&fake_copies_fail, false);
+	atomic_store(&fake_context_fails, false);
+	must_free(p);
+}
+
 static void test_memory_that_cannot_move_waits_for_room(void)
 {
 	CUdeviceptr p = must_alloc(4 * MIB);
@@ -409,6 +425,7 @@ int main(void)
 	RUN_SWAP(test_a_peer_may_use_what_comes_back);
 	RUN_SWAP(test_memory_that_others_know_stays);
 	RUN_SWAP(test_a_broken_context_is_left_to_the_application);
+	RUN_SWAP(test_memory_of_a_context_that_failed_for_good_makes_room);
 	RUN_SWAP(test_memory_that_cannot_move_waits_for_room);
 	RUN_SWAP(test_a_lost_scheduler_stops_what_leaves_not_what_comes);
 	RUN_SWAP(test_unified_memory_moves_by_prefetches);

@@ -20,11 +20,6 @@ typedef struct nvmlUtilization_t {
 	unsigned gpu, memory;
 } nvmlUtilization_t;
 
-typedef struct nvmlProcessInfo_v1_t {
-	unsigned pid;
-	unsigned long long used;
-} nvmlProcessInfo_v1_t;
-
 typedef struct nvmlPciInfo_t {
 	char legacy_id[16];
 	unsigned domain, bus, device, device_id, subsystem_id;

@@ -112,6 +112,8 @@ def _explanations(snapshot: Snapshot) -> Iterator[str]:
             yield f"#{index} turns of {gpu['quantum_s']:.3g} s: {gpu['quantum_reason']}"
             if gpu["last_switch"] is not None:
                 yield f"#{index} last switch: {_switch(gpu['last_switch'])}"
+        if gpu["unmanaged"]:
+            yield f"#{index} is used outside nvshare too: {', '.join(map(_unmanaged, gpu['unmanaged']))}"
     places = _places(snapshot)
     for client in snapshot["clients"]:
         for gpu in client["gpus"]:
@@ -122,6 +124,11 @@ def _explanations(snapshot: Snapshot) -> Iterator[str]:
                 yield f"{where} waits for {gpu['waiting_for_turn']}"
             if gpu["moving"] >= _CHUNK:
                 yield f"{where} moves {config.format_size(gpu['moving'])}"
+
+
+def _unmanaged(user: dict[str, Any]) -> str:
+    size = "size unknown" if user["bytes"] is None else config.format_size(user["bytes"])
+    return f"{user['name']} (pid {user['pid'] or 'unknown'}, {size})"
 
 
 def _switch(last: dict[str, Any]) -> str:

@@ -139,6 +139,23 @@ class ContextMeasured(Event):
 
 
 @dataclass(frozen=True)
+class Unmanaged:
+    """A process on a card that is no client: what it has there cannot be planned, only planned around."""
+
+    pid: int  # 0 where it has no number here
+    name: str
+    bytes: int | None  # None where the driver does not tell
+
+
+@dataclass(frozen=True)
+class UnmanagedSeen(Event):
+    """Everybody on a card who is no client, as of now."""
+
+    gpu: str
+    users: tuple[Unmanaged, ...]
+
+
+@dataclass(frozen=True)
 class UsageReported(Event):
     """Counters of one client on one GPU, cumulative since registration (the window: now)."""
 

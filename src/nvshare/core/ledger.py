@@ -80,7 +80,7 @@ def expect_context(place: Attachment, settings: Settings) -> None:
     """A process needs some of the card before it can ask for anything: as much as the largest one here, until measured.
     Others make room for it."""
     gpu = place.gpu
-    if gpu.declared is None and gpu.largest_context:
+    if gpu.is_physical and gpu.largest_context:
         measure_context(place, gpu.largest_context, settings)
         gpu.expecting.add(place.client.id)
 
@@ -121,7 +121,7 @@ def forget(place: Attachment, settings: Settings) -> None:
 
 
 def recompute_capacity(gpu: GpuState, settings: Settings) -> None:
-    gpu.capacity = capacity(gpu.total, gpu.declared, settings.reserve_percent, gpu.contexts)
+    gpu.capacity = capacity(gpu.total, gpu.declared, settings.reserve_percent, gpu.contexts, gpu.unmanaged_bytes)
     gpu.room = None
     _weigh_oversize(gpu)
     _tolerate(gpu)

@@ -126,7 +126,7 @@ class Residency:
         place.confirm_by = None
         if not owes(place):
             return False
-        gives = place.held - place.bound
+        gives = _too_much(place)
         if gives <= 0 and place.applied == place.number:
             self._tell(place, min(place.target, place.allocated))
             return False
@@ -179,7 +179,12 @@ def owes(place: Attachment) -> bool:
     bring."""
     if place.standing is not Standing.IDLE:
         return False
-    return place.held > place.bound or (bool(place.client.ticket) and not place.whole and place.target >= place.need)
+    return _too_much(place) > 0 or (bool(place.client.ticket) and not place.whole and place.target >= place.need)
+
+
+def _too_much(place: Attachment) -> int:
+    """Bytes it can still have on the card beyond what it may, and could give up."""
+    return place.held - max(place.bound, place.lasting)
 
 
 def can_ever_run(client: Client) -> bool:

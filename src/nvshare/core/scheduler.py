@@ -18,7 +18,7 @@ from nvshare.core.limits import Limits
 from nvshare.core.policy.demand import measured
 from nvshare.core.policy.multiprogramming import MIB
 from nvshare.core.settings import SIZE_MAX, Settings
-from nvshare.core.snapshot import Snapshot, take
+from nvshare.core.snapshot import Share, Snapshot, share, take
 from nvshare.core.state import Attachment, Client, GpuState, Node
 from nvshare.core.turns import Turns
 
@@ -44,6 +44,7 @@ class Scheduler:
             events.MemoryRequested: self._memory_requested,
             events.MemoryUpdated: self._memory_updated,
             events.ContextMeasured: self._context_measured,
+            events.UnmanagedSeen: self._unmanaged_seen,
             events.UsageReported: self._usage_reported,
             events.SettingsChanged: self._settings_changed,
             events.GroupOpened: self._group_opened,
@@ -86,6 +87,10 @@ class Scheduler:
         """What ``status`` shows. Changes nothing."""
         return take(self._node, now)
 
+    def share(self, group: str, gpu: str) -> Share | None:
+        """What a group has of a card; cheap. Changes nothing."""
+        return share(self._node, group, gpu)
+
     # --- cards
 
     def _gpu_added(self, event: events.GpuAdded) -> None:
@@ -120,6 +125,30 @@ class Scheduler:
         ledger.measure_context(place, event.bytes, self._node.settings)
         self._limits.announce_card(place.gpu)
         self._turns.reconsider(place.gpu)
+
+    def _unmanaged_seen(self, event: events.UnmanagedSeen) -> None:
+        gpu = self._node.gpus.get(event.gpu)
+        if gpu is None:
+            self._log(Level.DEBUG, f"Ignored users of unknown GPU {event.gpu}")
+            return
+        taken = sum(user.bytes or 0 for user in event.users)
+        if any(user.bytes is not None and user.bytes < 0 for user in event.users) or taken > SIZE_MAX:
+            self._log(Level.WARN, f"Ignored {taken} bytes outside nvshare on GPU {event.gpu}, which cannot be")
+            return
+        self._log_newcomers(gpu, event.users)
+        gpu.unmanaged, gpu.unmanaged_bytes = event.users, taken
+        self._capacity_changed(gpu)
+        self._turns.reconsider(gpu)
+
+    def _log_newcomers(self, gpu: GpuState, users: Iterable[events.Unmanaged]) -> None:
+        known = {(user.pid, user.name) for user in gpu.unmanaged}
+        for user in users:
+            if (user.pid, user.name) not in known:
+                size = "an unknown amount" if user.bytes is None else f"{user.bytes // MIB} MB"
+                self._log(
+                    Level.INFO,
+                    f"Process {user.pid} ({user.name}) uses {size} of GPU {gpu.uuid} outside nvshare: planned around",
+                )
 
     # --- membership
 

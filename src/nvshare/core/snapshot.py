@@ -35,6 +35,15 @@ class SwitchView:
 
 
 @dataclass(frozen=True)
+class UnmanagedView:
+    """A process on the card that is no client."""
+
+    pid: int  # 0 where it has no number here
+    name: str
+    bytes: int | None  # None where the driver does not tell
+
+
+@dataclass(frozen=True)
 class GpuView:
     uuid: str
     name: str
@@ -53,6 +62,7 @@ class GpuView:
     stall_s: float  # of a typical switch
     last_switch: SwitchView | None
     requested: int  # bytes of requests that wait for room on the card
+    unmanaged: tuple[UnmanagedView, ...]
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,27 @@ def take(node: Node, now: float) -> Snapshot:
     )
 
 
+@dataclass(frozen=True)
+class Share:
+    """What a group has of one card."""
+
+    card: int  # bytes; the size of the card as its tasks see it
+    allocated: dict[int, int]  # bytes by client
+
+
+def share(node: Node, name: str, uuid: str) -> Share | None:
+    """None where there is no such group or card."""
+    group, gpu = node.groups.get(name), node.gpus.get(uuid)
+    if group is None or gpu is None:
+        return None
+    quota = group.mem_limit.effective
+    places = (gpu.attachments.get(client) for client in group.clients)
+    return Share(
+        gpu.announced if quota is None else min(quota, gpu.announced),
+        {place.client.id: place.allocated for place in places if place is not None},
+    )
+
+
 def _gpu(node: Node, gpu: GpuState) -> GpuView:
     return GpuView(
         uuid=gpu.uuid,
@@ -169,6 +200,7 @@ def _gpu(node: Node, gpu: GpuState) -> GpuView:
         stall_s=gpu.stall,
         last_switch=_switch(gpu),
         requested=gpu.wanted,
+        unmanaged=tuple(UnmanagedView(user.pid, user.name, user.bytes) for user in gpu.unmanaged),
     )
 
 
@@ -268,7 +300,8 @@ def _waiting_for(place: Attachment, now: float) -> str | None:
         return "an answer of its process, which does not react"
     if not can_ever_run(client):
         if oversubscribed(gpu) and not place.whole:
-            return "room beside memory that cannot be moved"
+            outside = f" ({_size(gpu.unmanaged_bytes)} of it outside nvshare)" if gpu.unmanaged_bytes else ""
+            return f"room beside memory that cannot be moved{outside}"
         return None
     for ahead in (*gpu.running.values(), *gpu.draining.values()) if gpu.turns else ():
         return f"turn of {ahead.client.hex}{_at_most(ahead.client, now)}"

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from nvshare.core.commands import Command
-from nvshare.core.events import Event
+from nvshare.core.events import Event, Unmanaged
 from nvshare.core.policy.precedence import Layers
 from nvshare.core.policy.quantum import REMEMBERED
 from nvshare.core.settings import SIZE_MAX, Priority, Settings
@@ -206,6 +206,8 @@ class GpuState:
     contexts: int = 0
     largest_context: int = 0  # ever measured here
     expecting: set[int] = field(default_factory=set)  # clients that are about to make a context
+    unmanaged: tuple[Unmanaged, ...] = ()  # processes here that are no clients
+    unmanaged_bytes: int = 0  # that they have, as far as is known
 
     stall: float = 0.0  # what a switch keeps the card from working, seconds
     stalls: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))  # of the last switches
@@ -216,6 +218,11 @@ class GpuState:
     moved_in: int = 0
     last_switch: Switch | None = None
     compute: CardCompute = field(default_factory=CardCompute)
+
+    @property
+    def is_physical(self) -> bool:
+        """What contexts and outsiders take counts: the card's size is measured, or others than clients use it too."""
+        return self.declared is None or self.unmanaged_bytes > 0
 
 
 @dataclass(slots=True, eq=False)

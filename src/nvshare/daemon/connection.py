@@ -89,6 +89,8 @@ class ClientConnection(asyncio.Protocol):
             self.daemon.dispatch(event)
         elif isinstance(message, wire.Control):
             self.daemon.answer_control(self, message.body)
+        elif isinstance(message, wire.Share):
+            self.send(self.daemon.share_of(self, message.uuid))
         elif isinstance(message, wire.Register):
             self._register(message)
         elif isinstance(message, wire.Attach):

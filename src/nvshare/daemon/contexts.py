@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from nvshare.core import commands, events
+from nvshare.gpu.cards import ProcessMemory
 
 SAMPLES = 10
 WORTH_REPORTING = 1 << 20  # bytes; smaller changes are noise
@@ -81,13 +82,13 @@ class ContextMeter:
         return {key: held.allocated for key, held in self._held.items() if held.resident == held.allocated}
 
     def measured(
-        self, now: float, before: Recorded, taken: dict[tuple[str, int], int], pid_of: Callable[[int], int]
+        self, now: float, before: Recorded, taken: ProcessMemory, pid_of: Callable[[int], int]
     ) -> Iterable[events.ContextMeasured]:
         """The estimates that changed, after a sample of what processes take by (GPU, pid)."""
         for (client, gpu), held in self._held.items():
             used = taken.get((gpu, pid_of(client)))
             allocated = before.get((client, gpu))
-            if used is None or allocated is None or held.resident != held.allocated:
+            if not used or allocated is None or held.resident != held.allocated:
                 continue
             # Memory may have come or gone while the sample was taken: the larger record keeps the bound.
             held.samples.append(max(0, used - max(allocated, held.allocated)))

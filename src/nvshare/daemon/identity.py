@@ -90,7 +90,8 @@ def parent_pid(stat_file: str) -> int:
     return int(stat_file.rpartition(")")[2].split()[1])
 
 
-def _read(path: str) -> str | None:
+def read(path: str) -> str | None:
+    """A file of ``/proc``; None when there is none, or it is not ours to read."""
     try:
         with open(path, errors="replace") as text:
             return text.read()
@@ -100,12 +101,12 @@ def _read(path: str) -> str | None:
 
 def pod_of(pid: int) -> str | None:
     """The pod that a live process belongs to."""
-    text = _read(f"/proc/{pid}/cgroup") if pid else None
+    text = read(f"/proc/{pid}/cgroup") if pid else None
     return pod_uid(text) if text else None
 
 
 def _parent_of(pid: int) -> int:
-    text = _read(f"/proc/{pid}/stat")
+    text = read(f"/proc/{pid}/stat")
     return parent_pid(text) if text else 0
 
 
@@ -116,6 +117,28 @@ def ancestry(pid: int, parent_of: Callable[[int], int] = _parent_of) -> Iterator
             return
         yield pid
         pid = parent_of(pid)
+
+
+def pid_seen_by(viewer: int, pid: int) -> int:
+    """The number of a process in the pid namespace of another; 0 where it has none there, or we cannot tell."""
+    if not viewer or not pid:
+        return 0
+    try:
+        of_viewer, of_process = (os.stat(f"/proc/{one}/ns/pid").st_ino for one in (viewer, pid))
+        own = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return pid  # another user's: an ordinary user's scheduler serves its own namespace
+    if of_viewer == own:
+        return pid
+    return innermost_pid(read(f"/proc/{pid}/status") or "") if of_viewer == of_process else 0
+
+
+def innermost_pid(status_file: str) -> int:
+    """The number that a process has for itself, in a ``/proc/<pid>/status``."""
+    for line in status_file.splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return 0
 
 
 def group_of(ancestors: Sequence[int], pod: str | None, runs: Mapping[int, str], client: int) -> str:

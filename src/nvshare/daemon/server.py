@@ -9,16 +9,19 @@ import os
 import secrets
 import threading
 from collections import Counter, deque
+from itertools import islice
 from typing import Any, Protocol
 
 from nvshare import __version__
 from nvshare.core import commands, events
+from nvshare.core.snapshot import Share
 from nvshare.daemon import control, identity
 from nvshare.daemon.connection import ClientConnection
 from nvshare.daemon.contexts import ContextMeter, Recorded
 from nvshare.daemon.offences import OffenceLog
+from nvshare.daemon.outsiders import Look, Outsiders
 from nvshare.daemon.translate import registration, to_message
-from nvshare.gpu.cards import CardSource
+from nvshare.gpu.cards import CardSource, ProcessMemory
 from nvshare.wire import messages as wire
 
 _LOG = logging.getLogger("nvshare")
@@ -27,6 +30,7 @@ MAX_CONNECTIONS = 4096
 SHARE_OF_ONE_USER = 0.75
 FRAME_TIMEOUT = 10.0  # seconds a peer has to complete a frame it began, the first one included
 SAMPLE_PERIOD = 1.0  # seconds between looks at what processes take on the cards
+IDLE_SAMPLES = 5  # periods between them while there is no client
 FIRST_SAMPLE_WAIT = 0.2  # seconds that a client's first request waits for such a look, if NVML is slow
 EARLY_REQUESTS = 64  # of one client that may wait for that
 STATUS_SHARE = 0.05  # part of our time that answering ``status`` may take
@@ -55,6 +59,8 @@ class Core(Protocol):
     def snapshot(self, now: float) -> Snapshot: ...
 
     def why_unchanged(self, event: events.SettingsChanged) -> str | None: ...
+
+    def share(self, group: str, gpu: str) -> Share | None: ...
 
 
 class Daemon:
@@ -87,8 +93,9 @@ class Daemon:
         self._dispatching = False
         self._timer: asyncio.TimerHandle | None = None
         self._meter = ContextMeter()
+        self._outsiders = Outsiders()
         self._sampling = False
-        self._measures = card_memory is None  # the size of a card follows from what contexts take of it
+        self._periods = -1  # since there was a client; the first one begins with a look
         self._early: dict[tuple[int, str], list[events.Event]] = {}  # first requests that wait for a sample
         self._asked_status: list[ClientConnection] = []
         self._status_again = 0.0  # when the next snapshot may be taken
@@ -118,7 +125,7 @@ class Daemon:
 
     def dispatch(self, event: events.Event) -> None:
         """Give the core an event and carry out what it answers. An event raised meanwhile is handled after that."""
-        if isinstance(event, events.MemoryRequested) and self._measures and self._waits_for_sample(event):
+        if isinstance(event, events.MemoryRequested) and self._waits_for_sample(event):
             return
         self._events.append(event)
         if self._dispatching:
@@ -190,9 +197,7 @@ class Daemon:
         """REGISTER of a connection that is not registered yet."""
         pid = connection.peer.pid
         client = self._client_id(message.previous_id, pid)
-        pod = identity.pod_of(pid)
-        if pod == self._own_pod:
-            pod = None  # a scheduler inside a pod that serves that pod: everybody is in it, so it tells nobody apart
+        pod = self._pod_of(pid)
         connection.ancestors = tuple(identity.ancestry(pid))
         group = identity.group_of(connection.ancestors, pod, self._runs, client)
         event = registration(
@@ -215,6 +220,30 @@ class Daemon:
             client = secrets.randbits(64)
             if client and client not in self._clients:
                 return client
+
+    def share_of(self, connection: ClientConnection, gpu: str) -> wire.ShareReply:
+        """What the task around a process has of a card; the process itself need not be a client."""
+        pid = connection.peer.pid
+        share = self._core.share(self._group_of_process(pid), gpu)
+        if share is None:
+            return wire.ShareReply()
+        members = ((self._clients[client].peer.pid, size) for client, size in share.allocated.items())
+        processes = (wire.ProcessEntry(identity.pid_seen_by(pid, member), size) for member, size in members)
+        return wire.ShareReply(share.card, sum(share.allocated.values()), tuple(islice(processes, wire.MAX_PROCESSES)))
+
+    def _group_of_process(self, pid: int) -> str:
+        """As of a client; of a process outside of pods and runs that of the nearest client above it."""
+        ancestors = tuple(identity.ancestry(pid))
+        group = identity.group_of(ancestors, self._pod_of(pid), self._runs, 0)
+        if not group.startswith("process:"):
+            return group
+        groups = {connection.peer.pid: connection.group for connection in self._clients.values()}
+        return next((groups[ancestor] for ancestor in ancestors if ancestor in groups), group)
+
+    def _pod_of(self, pid: int) -> str | None:
+        pod = identity.pod_of(pid)
+        # A scheduler inside a pod that serves that pod: everybody is in it, so it tells nobody apart.
+        return None if pod == self._own_pod else pod
 
     def forget(self, connection: ClientConnection) -> None:
         """A connection ended: what it held is free at once."""
@@ -242,13 +271,14 @@ class Daemon:
         overdue = self.now() - FRAME_TIMEOUT
         for connection in [one for one, since in self._owing.items() if since < overdue]:
             connection.refuse(f"no complete message within {FRAME_TIMEOUT:.0f} s")
-        if self._clients:
+        self._periods = 0 if self._clients else self._periods + 1
+        if self._periods % IDLE_SAMPLES == 0:
             self._start_sample()
 
-    # --- what contexts cost
+    # --- what contexts cost, and who else is on the cards
 
     def _waits_for_sample(self, request: events.MemoryRequested) -> bool:
-        """What a new client's context takes is known before memory is given out beside it."""
+        """What a new client's context takes, and who else is on the card, is known before memory is given out."""
         key = (request.client, request.gpu)
         if key in self._early:
             self._early[key].append(request)
@@ -269,23 +299,32 @@ class Daemon:
     def _start_sample(self) -> None:
         if not self._sampling:
             self._sampling = True
-            threading.Thread(target=self._sample, args=(self._meter.recorded(), list(self._early)), daemon=True).start()
+            before = (self._meter.recorded(), list(self._early), self._client_pids())
+            threading.Thread(target=self._sample, args=before, daemon=True).start()
 
-    def _sample(self, recorded: Recorded, waiting: list[tuple[int, str]]) -> None:
+    def _client_pids(self) -> set[int]:
+        return {connection.peer.pid for connection in self._clients.values()}
+
+    def _sample(self, recorded: Recorded, waiting: list[tuple[int, str]], clients: set[int]) -> None:
         """In a thread of its own: NVML may take its time, or never answer."""
         taken = self._source.process_memory()
+        looks = self._outsiders.looks(taken, clients)
         with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
-            self.loop.call_soon_threadsafe(self._sampled, recorded, taken, waiting)
+            self.loop.call_soon_threadsafe(self._sampled, recorded, taken, looks, waiting)
 
-    def _sampled(self, recorded: Recorded, taken: dict[tuple[str, int], int], waiting: list[tuple[int, str]]) -> None:
+    def _sampled(
+        self, recorded: Recorded, taken: ProcessMemory, looks: dict[int, Look], waiting: list[tuple[int, str]]
+    ) -> None:
         self._sampling = False
 
         def pid_of(client: int) -> int:
             connection = self._clients.get(client)
             return connection.peer.pid if connection is not None else 0
 
-        for event in list(self._meter.measured(self.now(), recorded, taken, pid_of)):
-            self.dispatch(event)
+        for measured in list(self._meter.measured(self.now(), recorded, taken, pid_of)):
+            self.dispatch(measured)
+        for seen in list(self._outsiders.seen(self.now(), taken, looks, self._client_pids())):
+            self.dispatch(seen)
         for key in waiting:
             self._let_through(key)
         if self._early:  # they came while the sample was taken
@@ -425,6 +464,9 @@ class _Stopped:
 
     def why_unchanged(self, event: events.SettingsChanged) -> str | None:
         return "the scheduler has stopped"
+
+    def share(self, group: str, gpu: str) -> Share | None:
+        return None
 
 
 def about(socket_path: str) -> dict[str, Any]:

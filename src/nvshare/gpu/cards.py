@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 import pynvml
 
+# Bytes that each process takes, by (uuid of the card, process id); None where the driver does not tell.
+ProcessMemory = dict[tuple[str, int], int | None]
+
 
 class NoCards(Exception):
     """There is no usable GPU; the text says why."""
@@ -28,8 +31,8 @@ class CardSource(Protocol):
     def cards(self) -> list[Card]:
         """Every card, in driver order."""
 
-    def process_memory(self) -> dict[tuple[str, int], int]:
-        """Bytes that each process takes, by (uuid of the card, process id). May take a while: call from a thread."""
+    def process_memory(self) -> ProcessMemory:
+        """Who is on the cards. May take a while: call from a thread."""
 
 
 def _text(value: str | bytes) -> str:
@@ -59,20 +62,37 @@ class NvmlCards:
             for uuid, handle in self._handles.items()
         ]
 
-    def process_memory(self) -> dict[tuple[str, int], int]:
-        taken: dict[tuple[str, int], int] = {}
+    def process_memory(self) -> ProcessMemory:
+        taken: ProcessMemory = {}
         for uuid, handle in self._handles.items():
-            try:
-                processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-            except pynvml.NVMLError:
-                continue  # a card that fell off the bus; the others still count
-            for process in processes:
-                if process.usedGpuMemory:  # None where the driver will not say
-                    taken[uuid, int(process.pid)] = int(process.usedGpuMemory)
+            for pid, size in _processes(handle).items():
+                taken[uuid, pid] = size
         return taken
 
     def close(self) -> None:
         pynvml.nvmlShutdown()
+
+
+def _processes(handle: Any) -> dict[int, int | None]:
+    """Of a card that fell off the bus, none; the others still count. A process may be in both lists, with one size."""
+    found: dict[int, int | None] = {}
+    without_number = 0  # bytes of those that have no number in our namespace
+    for ask in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
+        try:
+            processes = ask(handle)
+        except pynvml.NVMLError:
+            continue
+        for process in processes:
+            pid, size = int(process.pid), process.usedGpuMemory
+            if pid == 0:
+                without_number += int(size or 0)
+            elif size is None:
+                found.setdefault(pid, None)
+            else:
+                found[pid] = max(int(size), found.get(pid) or 0)
+    if without_number:
+        found[0] = without_number
+    return found
 
 
 def _usable(handle: Any) -> int:

@@ -21,6 +21,7 @@ HEADER = struct.Struct("<IHHII")  # magic, version, type, payload length, sequen
 MAX_REQUEST = 64 * 1024  # largest payload the scheduler accepts
 MAX_REPLY = 16 * 1024 * 1024  # largest payload a client accepts (status of a full node)
 MAX_GPUS = 16  # GPUs one process may attach
+MAX_PROCESSES = 4000  # of one SHARE_REPLY: what a client can read of it
 ALL_GPUS = 0xFFFFFFFF
 
 
@@ -52,6 +53,8 @@ class MessageType(enum.IntEnum):
     TURN_OK = 25
     END_TURN = 26
     TURN_OVER = 27
+    SHARE = 28
+    SHARE_REPLY = 29
 
 
 class ReleaseReason(enum.IntEnum):
@@ -596,6 +599,67 @@ class ControlReply(_Json):
     TYPE = MessageType.CONTROL_REPLY
 
 
+@dataclass(frozen=True)
+class Share(Message):
+    """Any process to scheduler: what does the run, pod or task that I am in have of this GPU? Needs no REGISTER."""
+
+    uuid: str
+
+    TYPE = MessageType.SHARE
+    LAYOUT = (("uuid", "48s"),)
+
+
+@dataclass(frozen=True)
+class ProcessEntry:
+    """One process, repeated at the end of SHARE_REPLY."""
+
+    pid: int  # as the one who asked sees it; 0 where it cannot
+    allocated: int
+
+    LAYOUT: ClassVar[tuple[tuple[str, str], ...]] = (("pid", "I"), ("reserved", "I"), ("allocated", "Q"))
+    STRUCT: ClassVar[struct.Struct] = struct.Struct("<IIQ")
+
+    def pack(self) -> bytes:
+        return self.STRUCT.pack(self.pid, 0, self.allocated)
+
+    @classmethod
+    def unpack(cls, payload: bytes, offset: int) -> ProcessEntry:
+        pid, _, allocated = cls.STRUCT.unpack_from(payload, offset)
+        return cls(pid, allocated)
+
+
+@dataclass(frozen=True)
+class ShareReply(Message):
+    """Scheduler to whoever sent SHARE. ``card`` 0: it belongs to nobody that this scheduler knows."""
+
+    card: int = 0  # bytes; the size of the card as its tasks see it
+    used: int = 0  # bytes that all of its processes have allocated
+    processes: tuple[ProcessEntry, ...] = ()
+    reserved: int = 0
+
+    TYPE = MessageType.SHARE_REPLY
+    LAYOUT = (("card", "Q"), ("used", "Q"), ("process_count", "I"), ("reserved", "I"))
+
+    @property
+    def process_count(self) -> int:
+        return len(self.processes)
+
+    def pack(self) -> bytes:
+        if len(self.processes) > MAX_PROCESSES:
+            raise ValueError(f"at most {MAX_PROCESSES} processes, not {len(self.processes)}")
+        return super().pack() + b"".join(process.pack() for process in self.processes)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Message:
+        decoded = cls._decode(cls.STRUCT.unpack_from(payload))
+        count = decoded.pop("process_count")
+        if count > MAX_PROCESSES:
+            raise ValueError(f"at most {MAX_PROCESSES} processes, not {count}")
+        step = ProcessEntry.STRUCT.size
+        decoded["processes"] = tuple(ProcessEntry.unpack(payload, cls.STRUCT.size + step * i) for i in range(count))
+        return cls(**decoded)
+
+
 BY_TYPE: dict[int, type[Message]] = {
     cls.TYPE: cls
     for cls in (
@@ -626,5 +690,7 @@ BY_TYPE: dict[int, type[Message]] = {
         TurnOk,
         EndTurn,
         TurnOver,
+        Share,
+        ShareReply,
     )
 }

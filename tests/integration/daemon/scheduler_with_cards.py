@@ -13,7 +13,7 @@ from nvshare import config
 from nvshare.cli.options import fail
 from nvshare.daemon.exclusive import Unavailable
 from nvshare.daemon.serve import Place, serve
-from nvshare.gpu.cards import Card
+from nvshare.gpu.cards import Card, ProcessMemory
 
 
 class GivenCards:
@@ -23,7 +23,7 @@ class GivenCards:
     def cards(self) -> list[Card]:
         return self._cards
 
-    def process_memory(self) -> dict[tuple[str, int], int]:
+    def process_memory(self) -> ProcessMemory:
         return {}
 
 

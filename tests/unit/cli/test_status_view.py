@@ -22,7 +22,8 @@ SNAPSHOT = {
         {"uuid": uuid, "name": "NVIDIA A100-SXM4-80GB", "allocated": 12 * GIB, "capacity": 15 * GIB, "policy": "turns",
          "reason": "memory does not fit (18432 > 15360 MB)", "quantum_s": 12.5, "quantum_reason": "2 % for switches",
          "last_switch": {"bytes_out": 3 * GIB, "bytes_in": 2 * GIB, "seconds": 0.75, "stall_s": 0.25},
-         "running": ["a12c4b64b99e09dc"], "waiting": ["0123456789abcdef"]}
+         "running": ["a12c4b64b99e09dc"], "waiting": ["0123456789abcdef"],
+         "unmanaged": []}
         for uuid in UUIDS
     ],
     "clients": [
@@ -136,3 +137,12 @@ def test_watch_goes_on_whatever_answers(monkeypatch):
 
 def test_node_without_clients_says_so():
     assert "no clients" in draw({**SNAPSHOT, "clients": []}, 80)
+
+
+def test_processes_outside_nvshare_are_named_with_what_they_have():
+    users = [{"pid": 4711, "name": "blender", "bytes": 3 * GIB}, {"pid": 0, "name": "[red]x", "bytes": None}]
+    gpus = [{**SNAPSHOT["gpus"][0], "unmanaged": users}, SNAPSHOT["gpus"][1]]
+    text = " ".join(draw({**SNAPSHOT, "gpus": gpus}, 120).split())
+    outside = "blender (pid 4711, 3.0 GiB), [red]x (pid unknown, size unknown)"
+    assert f"#0 is used outside nvshare too: {outside}" in text
+    assert "#1 is used outside" not in text

@@ -222,6 +222,11 @@ class Scene:
     def context(self, client: int, size: int, gpu: str = A) -> list[c.Command]:
         return self.send(e.ContextMeasured(self.now, client, gpu, size))
 
+    def outsiders(self, *sizes: int | None, gpu: str = A) -> list[c.Command]:
+        """Processes that are no clients have so much of the card from now on."""
+        users = tuple(e.Unmanaged(2000 + index, f"outsider-{index}", size) for index, size in enumerate(sizes))
+        return self.send(e.UnmanagedSeen(self.now, gpu, users))
+
     def change(self, **settings: object) -> list[c.Command]:
         return self.send(e.SettingsChanged(self.now, **settings))  # type: ignore[arg-type]
 

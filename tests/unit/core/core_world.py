@@ -50,6 +50,7 @@ class World:
         self.open: dict[tuple[int, int], tuple[str, int]] = {}  # requests for memory without an answer
         self.contexts: dict[tuple[int, str], int] = {}  # measured, or expected of newcomers
         self.largest_context: dict[str, int] = {}
+        self.unmanaged: dict[str, int] = {}  # bytes of processes that are no clients
         self.next_request = 0
         self.story: deque[tuple[e.Event, list[c.Command]]] = deque(maxlen=20)
         self._boot()
@@ -196,7 +197,7 @@ class World:
 
     def _largest(self, uuid: str) -> int:
         """The largest client that must be on the card as a whole, where that may be more than there is."""
-        if CARDS[uuid][1] is None and sum(uuid in program.gpus for program in self.programs.values()) > 1:
+        if self._is_physical(uuid) and sum(uuid in program.gpus for program in self.programs.values()) > 1:
             return 0
         sizes = (
             program.gpus[uuid].promised
@@ -374,7 +375,8 @@ class World:
 
     def _expect_contexts(self, program: Program, uuids: Iterable[str]) -> None:
         for uuid in uuids:
-            self.contexts[(program.id, uuid)] = self.largest_context.get(uuid, 0)
+            expected = self.largest_context.get(uuid, 0) if self._is_physical(uuid) else 0
+            self.contexts[(program.id, uuid)] = expected
 
     def come_back_swapped_out(self, a: int, b: int, d: int) -> None:
         """A client of an earlier scheduler brings so much that the card is oversubscribed, half of it on the host."""
@@ -531,10 +533,16 @@ class World:
         groups = self.scheduler.snapshot(self.now).groups
         return next(group.mem_limit for group in groups if group.id == program.group)
 
+    def _is_physical(self, uuid: str) -> bool:
+        """What contexts take there counts."""
+        return CARDS[uuid][1] is None or bool(self.unmanaged.get(uuid))
+
     def _capacity(self, uuid: str) -> int:
         total, declared = CARDS[uuid]
         contexts = sum(size for (_, gpu), size in self.contexts.items() if gpu == uuid)
-        return declared if declared is not None else max(0, total - contexts)
+        unmanaged = self.unmanaged.get(uuid, 0)
+        left = max(0, total - contexts - unmanaged)
+        return left if declared is None else min(declared, left) if unmanaged else declared
 
     def start_task(self, a: int, b: int, d: int) -> None:
         """A program on one of two cards, or both, that allocates in two steps and begins to work."""
@@ -642,6 +650,13 @@ class World:
         self.largest_context[uuid] = max(size, self.largest_context.get(uuid, 0))
         self.send(e.ContextMeasured(self.now, program.id, uuid, size))
 
+    def intrude(self, a: int, b: int, d: int) -> None:
+        """Processes that are no clients take some of a card, or leave it."""
+        uuid = UUIDS[a % len(UUIDS)]
+        size = (d % 6) * 90 * MIB * (b % 3)
+        self.unmanaged[uuid] = size
+        self.send(e.UnmanagedSeen(self.now, uuid, (e.Unmanaged(77, "outsider", size),) if size else ()))
+
     def report_usage(self, a: int, b: int, d: int) -> None:
         program = self._pick(a)
         if program is not None:
@@ -719,7 +734,7 @@ class World:
             return
         survivors = [program for i, program in enumerate(self.programs.values()) if (b >> i & 3) != 3]
         self.programs, self.contexts, self.wake, self.open = {}, {}, None, {}
-        self.largest_context = {}
+        self.largest_context, self.unmanaged = {}, {}
         for held in chain.from_iterable(program.gpus.values() for program in survivors):
             while held.inbox:
                 held.read()
@@ -766,6 +781,7 @@ ACTIONS: tuple[Callable[[World, int, int, int], None], ...] = (
     World.register_badly,
     World.lie_about_memory,
     World.measure,
+    World.intrude,
     World.report_usage,
     World.open_group,
     World.change_limits,
@@ -804,6 +820,7 @@ BUSY_MEMORY: tuple[Callable[[World, int, int, int], None], ...] = (
     World.change_mode,
     World.change_anti_thrash,
     World.measure,
+    World.intrude,
     World.report_usage,
     World.report_usage,
     World.report_usage,

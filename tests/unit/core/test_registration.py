@@ -139,6 +139,7 @@ def test_events_of_unknown_clients_and_gpus_are_ignored_with_a_line() -> None:
         e.MemoryUpdated(0.0, 9, A, 0, 0),
         e.UsageReported(0.0, 9, A, 0.0, 0, 0),
         e.ContextMeasured(0.0, 9, A, 1),
+        e.UnmanagedSeen(0.0, "GPU-unknown", (e.Unmanaged(1, "x", 1),)),
         e.ClientGone(0.0, 9),
         e.LockRequested(0.0, 1, B, 0),
         e.LimitsChanged(0.0, "pod:none", mem_limit=GIB),

@@ -739,3 +739,17 @@ def test_a_client_that_lives_but_finds_the_card_full_is_waited_for() -> None:
         assert said(scene.tell_memory(2), c.Level.WARN) == []
     # AND when the card has room, it runs
     assert (2, A) in granted(scene.move(2, 12 * GIB))
+
+
+def test_a_client_is_not_waited_for_because_of_memory_that_cannot_leave() -> None:
+    # GIVEN a card with more on it than it has, and a client there that was told to have nothing
+    scene = Scene(total=1000 * MIB)
+    scene.register(1, e.HeldGpu(A, 400 * MIB, 200 * MIB), can_swap=True)
+    scene.register(2, e.HeldGpu(A, 2000 * MIB, 2000 * MIB), can_swap=True)
+    scene.request(2)
+    assert told(scene.request(1)) == {1: 0}
+    # WHEN it says that it does, but for what others know by more than its address
+    number = scene.memory[1, A].number
+    scene.send(e.MemoryUpdated(scene.now, 1, A, 0, 100 * MIB, 300 * MIB, pinned=100 * MIB, applied=number))
+    # THEN nobody expects more of it
+    assert not [text for text in said(scene.pass_time(60.0)) if "does not give up" in text]

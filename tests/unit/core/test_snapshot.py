@@ -154,7 +154,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
 
 
 def _no_switches() -> dict[str, object]:
-    return {"quantum_reason": "fixed", "stall_s": 0.0, "last_switch": None, "requested": 0}
+    return {"quantum_reason": "fixed", "stall_s": 0.0, "last_switch": None, "requested": 0, "unmanaged": []}
 
 
 def _untouched(uuid: str) -> dict[str, object]:

@@ -15,7 +15,7 @@ from nvshare.core.scheduler import Scheduler
 from nvshare.core.settings import Settings
 from nvshare.daemon.connection import ClientConnection
 from nvshare.daemon.server import Daemon
-from nvshare.gpu.cards import Card
+from nvshare.gpu.cards import Card, ProcessMemory
 from nvshare.wire import messages as wire
 from nvshare.wire.codec import Decoder
 
@@ -119,12 +119,12 @@ class KeepingTransport:
 
 class GivenCards:
     def __init__(self) -> None:
-        self.taken: dict[tuple[str, int], int] = {}
+        self.taken: ProcessMemory = {}
 
     def cards(self) -> list[Card]:
         return [Card(uuid, "Test card", 16 * GIB) for uuid in GPUS]
 
-    def process_memory(self) -> dict[tuple[str, int], int]:
+    def process_memory(self) -> ProcessMemory:
         return self.taken
 
 

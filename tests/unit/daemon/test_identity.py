@@ -125,3 +125,10 @@ def test_kernel_says_who_is_at_the_other_end():
 def test_root_of_somebody_elses_container_is_no_operator(monkeypatch, peer, own_pod, pod, allowed):
     monkeypatch.setattr(identity, "pod_of", lambda pid: pod)
     assert identity.is_operator(peer, own_pod) is allowed
+
+
+def test_a_process_is_named_by_its_number_in_the_askers_namespace():
+    assert identity.pid_seen_by(os.getpid(), os.getppid()) == os.getppid()
+    assert identity.pid_seen_by(0, os.getpid()) == identity.pid_seen_by(os.getpid(), 0) == 0
+    assert identity.innermost_pid("Name:\tpython\nNSpid:\t4711\t17\t3\nThreads:\t1\n") == 3
+    assert identity.innermost_pid("Name:\tpython\n") == 0

@@ -168,6 +168,42 @@ def test_run_inside_a_run_is_told_so_and_its_clients_belong_to_the_outer_one(in_
     assert json.loads(transport.messages()[0].body)["inside"] == "10"
 
 
+def test_a_process_learns_what_the_run_around_it_has(in_memory, monkeypatch):
+    # GIVEN a run of two programs, one of which started a tool, beside a lone program that started one too
+    run, first, second, tool, lone, its_tool = 10, 20, 30, 40, 50, 60
+    parents = {run: 1, first: run, second: run, tool: second, lone: 1, its_tool: lone}
+    node = in_memory()
+    above = identity.ancestry
+    monkeypatch.setattr(identity, "ancestry", lambda pid: above(pid, lambda one: parents.get(one, 0)))
+    monkeypatch.setattr(identity, "pid_seen_by", lambda viewer, pid: pid)
+    monkeypatch.setattr(ClientConnection, "watch_process", lambda self: True)
+
+    def process(pid, *messages):
+        monkeypatch.setattr(identity, "peer_of", lambda _: Peer(pid, os.getuid()))
+        connection, transport = node.connect()
+        send(connection, Encoder(), *messages)
+        return transport.messages()[-1]
+
+    def client(pid, allocated):
+        process(pid, wire.Register((wire.GpuEntry(GPUS[0], allocated, allocated),)))
+
+    process(run, wire.Control(b'{"op":"run","mem":3221225472}'))
+    client(first, GIB)
+    client(second, GIB // 2)
+    client(lone, 5 * MIB)
+    # WHEN processes ask THEN each is told of its own, and of nobody else
+    members = (wire.ProcessEntry(first, GIB), wire.ProcessEntry(second, GIB // 2))
+    of_run = wire.ShareReply(3 * GIB, 3 * GIB // 2, members)
+    assert process(tool, wire.Share(GPUS[0])) == of_run
+    assert process(first, wire.Share(GPUS[0])) == of_run
+    assert process(run, wire.Share(GPUS[1])) == wire.ShareReply(3 * GIB)
+    of_lone = wire.ShareReply(16 * GIB, 5 * MIB, (wire.ProcessEntry(lone, 5 * MIB),))
+    assert process(its_tool, wire.Share(GPUS[0])) == of_lone
+    # AND one that belongs to nobody is told so
+    assert process(70, wire.Share(GPUS[0])) == wire.ShareReply()
+    assert process(first, wire.Share("GPU-unknown")) == wire.ShareReply()
+
+
 def test_flood_of_offences_is_logged_a_few_times(warnings):
     log = OffenceLog()
     for _ in range(100):

@@ -39,6 +39,8 @@ SAMPLES = [
     wire.TurnOk(0, 2**40, 1, 50_000),
     wire.EndTurn(0, 3),
     wire.TurnOver(0, 3, 1, 2**33, 2**32, 900, 1),
+    wire.Share(GPU.uuid),
+    wire.ShareReply(2**34, 2**33, (wire.ProcessEntry(1, 2**33), wire.ProcessEntry(2, 0))),
 ]
 
 

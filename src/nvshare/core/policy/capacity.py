@@ -1,7 +1,8 @@
 """Capacity planning of a card: how many bytes all clients together may have allocated on it.
 
-Guarantees: a declared size is taken at its word; otherwise the reserve and every measured context come off what the
-card has, so that what is admitted also fits physically.
+Guarantees: what processes outside nvshare hold is nobody's to give. A declared size is taken at its word as long as
+there are none, and beside them never exceeds what they and the contexts leave; without one the reserve and every
+measured context come off what the card has, so that what is admitted also fits physically.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 MATERIAL_SHARE = 512  # clients hear of a change of an undeclared card over 1/512 of it: less than any context
 
 
-def capacity(total: int, declared: int | None, reserve_percent: int, contexts: int) -> int:
-    if declared is not None:
-        return declared
-    return max(0, total * (100 - reserve_percent) // 100 - contexts)
+def capacity(total: int, declared: int | None, reserve_percent: int, contexts: int, unmanaged: int = 0) -> int:
+    if declared is None:
+        return max(0, total * (100 - reserve_percent) // 100 - contexts - unmanaged)
+    return min(declared, max(0, total - contexts - unmanaged)) if unmanaged else declared
 
 
 def is_material(old: int, new: int, total: int, declared: int | None) -> bool:

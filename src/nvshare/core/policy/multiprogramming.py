@@ -24,9 +24,10 @@ def oversubscribed(gpu: GpuState) -> bool:
 
 def limit(gpu: GpuState) -> int:
     """Bytes that may be on the card. More than its capacity only where one client, adopted or left behind by a card
-    that shrank, has more: it could never run otherwise. What a context takes of a card that is not declared is really
-    taken: there only one that is alone may have more than we think there is."""
-    if gpu.declared is None and len(gpu.attachments) > 1:
+    that shrank, has more: it could never run otherwise. What a context takes of a card that is not declared, or a
+    process outside nvshare of any, is really taken: there only one that is alone may have more than we think there
+    is."""
+    if gpu.is_physical and len(gpu.attachments) > 1:
         return gpu.capacity
     sizes = (place.need for place in gpu.attachments.values() if place.client.can_swap)
     return max(gpu.capacity, max(sizes, default=0))
