@@ -158,6 +158,7 @@ class Compute:
             for place in gpu.attachments.values():
                 if not place.compute.told or place.standing is not Standing.RUNNING:
                     self._void(place)
+            self._unsettle_gangs(gpu)
         self._end_overdue(card)
         self._hand_over(card)
         ready, next_ready = self._ready(card)
@@ -174,6 +175,13 @@ class Compute:
         if card.exclusive is not None and card.exclusive.closed_at is None:
             self._adjust(card, card.exclusive, contenders)
         self.alarms.set(gpu.uuid, self._next_look(gpu, next_ready))
+
+    def _unsettle_gangs(self, gpu: GpuState) -> None:
+        """Books changed here: gangs that ask elsewhere may have credit earlier than their cards expect."""
+        for client in gpu.gangs:
+            for other in gpu.attachments[client].client.gpus.values():
+                if other.compute.asks and other.gpu is not gpu:
+                    self._unsettled[other.gpu.uuid] = other.gpu
 
     def _end_overdue(self, card: CardCompute) -> None:
         """Those who say nothing: others go on beside them."""
