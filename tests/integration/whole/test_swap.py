@@ -74,7 +74,11 @@ def test_every_byte_survives_hundreds_of_switches_and_kills(small: Node, backend
 @pytest.mark.simulated
 def test_stream_ordered_memory_survives_switches(small: Node) -> None:
     # GIVEN two tasks that allocate and free in stream order and do not fit together, beside one that allocates plainly
-    tasks = [scribbler(small, 11, "--memory", "ordered"), scribbler(small, 12, "--memory", "ordered"), scribbler(small, 13)]
+    tasks = [
+        scribbler(small, 11, "--memory", "ordered"),
+        scribbler(small, 12, "--memory", "ordered"),
+        scribbler(small, 13),
+    ]
     # WHEN they have taken turns THEN every byte of each is as it was written
     small.await_status(lambda status: switches(status) >= 60, patience=60)
     assert small.status()["counters"]["swapped_bytes"] > 60 * (64 << 20)

@@ -221,3 +221,24 @@ def test_without_credit_nobody_keeps_memory_that_another_could_use() -> None:
     stage.request(2)
     stage.pass_time(0.05)
     assert of(stage.over(1, 0.05), c.Drop)
+
+
+def test_a_new_quota_begins_among_those_who_want_the_card_not_among_the_idle() -> None:
+    # GIVEN two that take turns, and a third with a quota that had one turn long ago
+    stage = Stage()
+    for client, percent in ((3, 50), (1, 80), (2, 40)):
+        stage.start(client, core_limit=percent)
+        stage.ask(client)
+    stage.pass_time(0.05)
+    stage.over(3, 0.05, wants=False)
+    for _ in range(60):
+        stage.pass_time(0.05)
+        for client in (1, 2):
+            if stage.turn(client):
+                stage.over(client, 0.05)
+    # WHEN one of the two gets another quota
+    stage.limit("process:2", core_limit=80)
+    # THEN it is owed nothing for the time before
+    first, second, idle = (stage.place(client).compute.book.virtual for client in (1, 2, 3))
+    assert second == pytest.approx(first, abs=0.2)
+    assert idle < second - 1.0
