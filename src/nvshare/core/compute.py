@@ -318,9 +318,7 @@ class Compute:
         state, card, now = place.compute, place.gpu.compute, self.node.now
         if state.asks:
             return
-        holders = [] if card.exclusive is None else [card.exclusive.place]
-        others = (*card.asking.values(), *holders)
-        self._book(place).arrive(now, (self._book(other).virtual for other in others))
+        self._book(place).arrive(now, card.clock)
         state.asks, state.asked_at, state.ready_since = True, now, None
         card.asking[place.client.id] = place
         self._touch(place)
@@ -340,6 +338,7 @@ class Compute:
         state.turn = turn
         if exclusive:
             card.exclusive = turn
+            card.clock = max(card.clock, book.virtual)
         else:
             for other in self._turns(card):
                 other.alone = False

@@ -179,12 +179,7 @@ class Terms:
                     book.bill(elapsed if turn.length is not None else min(elapsed, LONGEST), 0.0, now)
                     turn.since, turn.decided = now, False
             book.restart(quota, now)
-            book.virtual = min(self._rivals(card, book), default=book.virtual)
-
-    def _rivals(self, card: CardCompute, book: Book) -> list[float]:
-        """The virtual times of the others who want the card now; books of the idle are from another age."""
-        wanting = [*card.asking.values(), *(turn.place for turn in open_turns(card))]
-        return [other.virtual for other in map(self.book, wanting) if other is not book]
+            book.virtual = card.clock
 
     def _set_shares(self, gpu: GpuState, active: list[Attachment]) -> None:
         card = gpu.compute

@@ -114,6 +114,7 @@ class CardCompute:
     contended: bool = False  # two or more keep it busy: those without quotas take turns too
     asking: dict[int, Attachment] = field(default_factory=dict)  # by arrival
     exclusive: Turn | None = None
+    clock: float = 0.0  # the virtual time at which the latest exclusive turn began
     shared: dict[int, Turn] = field(default_factory=dict)  # turns that overlap others'
     lingering: dict[int, Turn] = field(default_factory=dict)  # closed, next one began; their last work may still run
     books: dict[str, Book] = field(default_factory=dict)  # by group

@@ -242,3 +242,26 @@ def test_a_new_quota_begins_among_those_who_want_the_card_not_among_the_idle() -
     first, second, idle = (stage.place(client).compute.book.virtual for client in (1, 2, 3))
     assert second == pytest.approx(first, abs=0.2)
     assert idle < second - 1.0
+
+
+def test_who_returns_from_idleness_is_neither_owed_nor_in_debt() -> None:
+    # GIVEN one that had the card for itself for long, and one that was idle meanwhile
+    stage = Stage()
+    for client in (1, 2):
+        stage.start(client, core_limit=90)
+        stage.ask(client)
+        stage.pass_time(0.05)
+        stage.over(client, 0.05, wants=False)
+    stage.ask(1)
+    for _ in range(60):
+        stage.pass_time(0.05)
+        if stage.turn(1):
+            stage.over(1, 0.05)
+    stage.over(1, 0.05, wants=False) if stage.turn(1) else None
+    # WHEN both come back after a while, the idle one first
+    stage.pass_time(1.5)
+    stage.ask(2)
+    stage.ask(1)
+    # THEN they begin side by side
+    first, second = (stage.place(client).compute.book.virtual for client in (1, 2))
+    assert first == pytest.approx(second, abs=0.1)

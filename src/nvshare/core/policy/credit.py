@@ -1,14 +1,15 @@
 """Weighted fair queueing below a token bucket: the books of one group on one card.
 
 *Virtual time* grows by used / share, and the lowest goes next: among those who always ask, what they get is in
-proportion to their shares, within one turn. *Credit* is the bucket: it fills with time by the quota, up to a bound, and
+proportion to their shares, within one turn. The card's clock is the virtual time at which the latest turn began: who
+comes back from idleness begins there, because time in which it wanted nothing is not owed to it, and what it had once
+is not held against it. *Credit* is the bucket: it fills with time by the quota, up to a bound, and
 falls by what was used; who has too little for a turn waits. So over any time t a group gets at most quota * t + bound
 + one turn. Debt, from kernels that ran on, is carried so far that nobody waits longer than ``DEBT_WAIT`` for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nvshare.core.policy.shares import turn_length
@@ -16,6 +17,7 @@ from nvshare.core.policy.shares import turn_length
 BOUND_WAIT = 0.5  # seconds without use after which credit grows no further
 DEBT_WAIT = 10.0  # seconds after which the largest debt is paid
 IDLE_AFTER = 0.02  # seconds without turn and request after which a group was idle
+FORGOTTEN_AFTER = 1.0  # seconds of that after which what it had before no longer counts
 ROUNDING = 1e-9  # seconds
 
 
@@ -65,11 +67,13 @@ class Book:
         self.virtual += weighed / self.share
         self.credit = max(min(self.credit - seconds, self.reach * self.quota), -DEBT_WAIT * self.quota)
 
-    def arrive(self, now: float, others: Iterable[float]) -> None:
-        """Somebody of the group asks. After idleness it begins at the lowest of the others: time in which it wanted
-        nothing is not owed to it."""
-        if now - self.seen_at > IDLE_AFTER:
-            self.virtual = max(self.virtual, min(others, default=self.virtual))
+    def arrive(self, now: float, clock: float) -> None:
+        """Somebody of the group asks."""
+        idle = now - self.seen_at
+        if idle > FORGOTTEN_AFTER:
+            self.virtual = clock
+        elif idle > IDLE_AFTER:
+            self.virtual = max(self.virtual, clock)
         self.seen_at = now
 
     def ready_at(self, now: float) -> float:
