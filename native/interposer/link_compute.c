@@ -110,8 +110,12 @@ static void send_over(struct nvs_gpu *gpu, enum nvs_turn_reason reason, uint64_t
 	struct nvs_compute *compute = &gpu->compute;
 	if (compute->number == 0)
 		return;
-	uint64_t busy = nvs_meter_busy_us(gpu->device), used_us = used / NVS_NS_PER_US;
+	/* Samples can miss: where long and short kernels take turns they are few, and each speaks for its neighbours.
+	 */
+	uint64_t crowded = nvs_pace_crowded_us(gpu->device) - compute->crowded_at, used_us = used / NVS_NS_PER_US;
+	uint64_t busy = nvs_meter_busy_us(gpu->device);
 	busy = busy > compute->busy_at ? busy - compute->busy_at : 0;
+	busy = busy > crowded ? busy : crowded;
 	compute->asked = compute->asked || someone_waits();
 	struct nvs_turn_over over = {
 		.gpu = (uint32_t)(gpu - nvs_link.gpus),
@@ -216,8 +220,10 @@ static void begin_turn(void)
 	uint64_t now = nvs_now_ns();
 	phase = RUNNING;
 	turn = (typeof(turn)){0};
-	FOR_EACH_NEEDED (gpu)
+	FOR_EACH_NEEDED (gpu) {
 		gpu->compute.busy_at = nvs_meter_busy_us(gpu->device);
+		gpu->compute.crowded_at = nvs_pace_crowded_us(gpu->device);
+	}
 	turn.begun_with = nvs_gate_submissions();
 	nvs_gate_watch(leftover || someone_waits() ? now : 0);
 	leftover = false;

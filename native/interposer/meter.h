@@ -49,8 +49,10 @@ struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32
 /* False: it takes so long that what is waited for may itself wait for what comes after this submission. */
 bool nvs_pace_wait(struct nvs_pace *pace);
 void nvs_pace_mark(struct nvs_thread *self, CUstream stream);
-/* Threads that wait for the GPU to catch up. */
+/* Threads that wait for the GPU to catch up, and for how long there have been such, in all: while one waits, the GPU
+ * has work of this process. */
 uint32_t nvs_pace_waiting(void);
+uint64_t nvs_pace_crowded_us(CUdevice device);
 void nvs_pace_after_fork(void);
 /* How long the work in flight takes, as far as markers tell, ns; not while a submission passes. */
 uint64_t nvs_pace_pending(void);

@@ -8,6 +8,7 @@
 #include "meter.h"
 
 #include "clock.h"
+#include "memory.h"
 #include "resolve.h"
 #include "streams.h"
 
@@ -19,10 +20,27 @@
 #define PATIENCE_NS (100 * NVS_NS_PER_MS)
 
 static _Atomic uint32_t waiting;
+static _Atomic uint64_t crowded_ns[NVS_MAX_DEVICES]; /* in which somebody waited */
+static _Atomic uint64_t crowded_until[NVS_MAX_DEVICES];
 
 uint32_t nvs_pace_waiting(void)
 {
 	return atomic_load(&waiting);
+}
+
+uint64_t nvs_pace_crowded_us(CUdevice device)
+{
+	return nvs_is_managed(device) ? atomic_load(&crowded_ns[device]) / NVS_NS_PER_US : 0;
+}
+
+/* A thread waited from then till now; of what another one waited through as well only the rest counts. */
+static void note_crowded(CUdevice device, uint64_t since)
+{
+	if (!nvs_is_managed(device))
+		return;
+	uint64_t now = nvs_now_ns(), counted = atomic_exchange(&crowded_until[device], now);
+	uint64_t from = counted > since ? counted : since;
+	atomic_fetch_add(&crowded_ns[device], now > from ? now - from : 0);
 }
 
 void nvs_pace_after_fork(void)
@@ -192,6 +210,7 @@ bool nvs_pace_wait(struct nvs_pace *pace)
 	if (marker.event == NULL)
 		return true;
 	atomic_fetch_add(&waiting, 1);
+	uint64_t since = nvs_now_ns();
 	CUstreamCaptureMode mode = nvs_relax();
 	bool reached = true;
 	if (nvs_context_count(NVS_ANY_DEVICE) > 1) {
@@ -202,6 +221,7 @@ bool nvs_pace_wait(struct nvs_pace *pace)
 		nvs_real.cuEventSynchronize(marker.event);
 	}
 	nvs_unrelax(mode);
+	note_crowded(device, since);
 	atomic_fetch_sub(&waiting, 1);
 	pthread_mutex_lock(&pace->lock);
 	if (reached && word == atomic_load(&nvs_gate))
