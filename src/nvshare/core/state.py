@@ -19,7 +19,7 @@ from nvshare.core.commands import Command
 from nvshare.core.events import Event
 from nvshare.core.policy.precedence import Layers
 from nvshare.core.policy.quantum import REMEMBERED
-from nvshare.core.settings import SIZE_MAX, Priority, Settings
+from nvshare.core.settings import SIZE_MAX, DenyReason, Priority, Settings
 
 STORY_LENGTH = 40  # events remembered for the message of a broken invariant
 CORE_LIMIT_DEFAULT = 100
@@ -172,6 +172,34 @@ class Client:
         return f"{self.id:016x}"
 
 
+@dataclass(slots=True)
+class Reserved:
+    """What leases have reserved of one card: percent of its time, bytes, and how many leases there are."""
+
+    cores: int = 0
+    bytes: int = 0
+    leases: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A place on cards that belongs to one holder and the processes below it. Waits while it has reserved nothing."""
+
+    id: str
+    label: str
+    pid: int  # of its holder
+    mem: int | None
+    cores: int | None
+    count: int  # cards
+    among: tuple[str, ...]  # those it may have
+    reserved: dict[str, Reserved] = field(default_factory=dict)  # by card
+    quarantine: str | None = None  # its holder is gone, but not everything of it: what is left, in words
+
+    @property
+    def group(self) -> str:
+        return f"lease:{self.id}"
+
+
 @dataclass(slots=True, eq=False)
 class GpuState:
     """One card (or MIG instance) and its queue. ``running`` and ``queue`` are ordered: by grant and by arrival."""
@@ -216,6 +244,18 @@ class GpuState:
     moved_in: int = 0
     last_switch: Switch | None = None
 
+    reserved: Reserved = field(default_factory=Reserved)  # by leases
+
+
+@dataclass(frozen=True)
+class Denied:
+    """A request for memory that was refused."""
+
+    gpu: str
+    bytes: int
+    limit: int
+    reason: DenyReason
+
 
 @dataclass(slots=True, eq=False)
 class Group:
@@ -229,6 +269,7 @@ class Group:
     priority: Layers[Priority] = field(default_factory=Layers)
     clients: dict[int, Client] = field(default_factory=dict)
     allocated: dict[str, int] = field(default_factory=dict)  # bytes of all its clients, by card
+    denied: Denied | None = None  # the last request of its clients that was refused
 
     @property
     def core_percent(self) -> int:
@@ -269,6 +310,8 @@ class Node:
     gpus: dict[str, GpuState] = field(default_factory=dict)  # in UUID order
     clients: dict[int, Client] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)  # waiting, held and quarantined
+    lease_queue: dict[str, Lease] = field(default_factory=dict)  # those that wait, by arrival
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
     story: deque[tuple[Event, list[Command]]] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
