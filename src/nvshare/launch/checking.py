@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from nvshare import config
-from nvshare.client.connection import Connection, SchedulerError
+from nvshare.client.connection import Connection, NoScheduler, SchedulerError
 from nvshare.launch.errors import LeaseLost, WrongDevice
 from nvshare.launch.seen import SeenGpu, seen_gpus
+
+_PATIENCE = 5.0  # seconds for a scheduler that is away
+_RETRY = 0.1
 
 
 @dataclass(frozen=True)
@@ -48,13 +52,20 @@ def check() -> Sight:
 
 
 def look_up(lease: str) -> dict[str, Any] | None:
-    """A lease as the scheduler knows it."""
-    try:
-        with Connection(config.find_socket()) as connection:
-            leases = connection.status()["leases"]
-    except SchedulerError as error:
-        raise LeaseLost(str(error)) from error
-    return next((one for one in leases if one["id"] == lease), None)
+    """A lease as the scheduler knows it; one that is being restarted is waited for, and its holders coming back."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            with Connection(config.find_socket()) as connection:
+                found = next((one for one in connection.status()["leases"] if one["id"] == lease), None)
+            if found is not None or time.monotonic() > deadline:
+                return found
+        except NoScheduler as error:
+            if time.monotonic() > deadline:
+                raise LeaseLost(str(error)) from error
+        except SchedulerError as error:
+            raise LeaseLost(str(error)) from error
+        time.sleep(_RETRY)
 
 
 def _are_instances(wanted: tuple[str, ...], seen: tuple[SeenGpu, ...]) -> bool:

@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -64,7 +64,16 @@ Watcher = Callable[[int, Supervised], None]  # worker number and what was just s
 class Fleet:
     """Runs jobs. ``stop`` may be called from a signal handler or another thread."""
 
-    def __init__(self, site: Site, wish: Wish, terms: Terms, started: Watcher = lambda worker, process: None) -> None:
+    def __init__(
+        self,
+        site: Site,
+        wish: Wish,
+        terms: Terms,
+        started: Watcher = lambda worker, process: None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """``variables`` are further ones of the workers."""
+        self._variables = dict(variables or {})
         self._site = site
         self._wish = replace(wish, among=wish.among or site.among)
         self._terms = terms
@@ -172,7 +181,7 @@ class Fleet:
 
     def _start(self, job: Job, worker: int) -> Supervised:
         argv = [text.replace("{worker}", str(worker)) for text in job.argv]
-        variables = {"NVSHARE_WORKER": str(worker)}
+        variables = {**self._variables, "NVSHARE_WORKER": str(worker)}
         wish = replace(self._wish, label=self._wish.label or os.path.basename(argv[0]))
         directory = self._terms.log_directory
         if directory is None:

@@ -11,11 +11,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from multiprocessing import spawn
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from nvshare.launch import worker
 from nvshare.launch.errors import LaunchError, LeaseLost, WorkerKilled, WorkerTimeout
@@ -59,12 +59,20 @@ class _Counters:
 class _Worker:
     """One supervised interpreter and the socket to it."""
 
-    def __init__(self, site: Site, wish: Wish, grace: float, preparation: bytes) -> None:
+    def __init__(
+        self,
+        site: Site,
+        wish: Wish,
+        variables: Mapping[str, str],
+        grace: float,
+        preparation: bytes,
+        output: int | IO[Any] | None,
+    ) -> None:
         self.connection, theirs = socket.socketpair()
         argv = [sys.executable, "-m", "nvshare.launch.worker", str(theirs.fileno())]
-        order = Order(argv, site.place, wish, site.cards, with_package(), fds=(theirs.fileno(),), grace=grace)
+        order = Order(argv, site.place, wish, site.cards, variables, fds=(theirs.fileno(),), grace=grace)
         with theirs:
-            self.process = Supervised(order)
+            self.process = Supervised(order, stdout=output, merge=output is not None)
         try:
             self.granted = self.process.wait_granted()
             send(self.connection, preparation)
@@ -120,7 +128,8 @@ class GpuPool(Executor):
 
     A worker that crashes fails only its own future (``WorkerKilled``) and is replaced; ``retries`` tries a task again
     that a worker died of. ``deadline`` is for each task, in seconds: its worker is ended (``WorkerTimeout``).
-    ``reuse=False`` gives every task an interpreter of its own. ``timeout`` is for each lease.
+    ``reuse=False`` gives every task an interpreter of its own. ``timeout`` is for each lease, ``env`` are further
+    variables of the workers, ``among`` the UUIDs of the GPUs to use, ``output`` a file for what workers print.
     """
 
     def __init__(
@@ -137,6 +146,9 @@ class GpuPool(Executor):
         grace: float = GRACE,
         label: str = "pool",
         on_no_gpu: OnNoGpu = "error",
+        env: Mapping[str, str] | None = None,
+        among: Sequence[str] | None = None,
+        output: int | IO[Any] | None = None,
         place: Place | None = None,
     ) -> None:
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
@@ -150,7 +162,9 @@ class GpuPool(Executor):
             raise ValueError(f"retries {retries!r} is less than 0")
         wish = wish_for(mem, cores, gpus, label, timeout)
         self._site = find_site(wish, on_no_gpu, place)
-        self._wish = replace(wish, among=self._site.among)
+        self._wish = replace(wish, among=self._site.among if among is None else tuple(among))
+        self._variables = {**with_package(), **(env or {})}
+        self._output = output
         self._retries, self._deadline, self._reuse, self._grace = retries, deadline, reuse, grace
         self._preparation = pickle.dumps(_preparation())
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
@@ -232,7 +246,7 @@ class GpuPool(Executor):
         return mine
 
     def _start(self) -> _Worker:
-        mine = _Worker(self._site, self._wish, self._grace, self._preparation)
+        mine = _Worker(self._site, self._wish, self._variables, self._grace, self._preparation, self._output)
         counters = self._counters
         with counters.lock:
             counters.waits.append(mine.granted.waited)

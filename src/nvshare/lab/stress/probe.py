@@ -1,0 +1,39 @@
+"""What a worker of any launch sees from inside, and what its child sees: ``python -m nvshare.lab.stress.probe DIR``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from nvshare import config
+from nvshare.launch import LaunchError, check
+from nvshare.launch.seen import seen_gpus
+
+
+def main(directory: str) -> int:
+    variables = config.child_environment({})
+    try:
+        sight, error = check(), ""
+        mem, cores = sight.mem, sight.cores
+    except LaunchError as failure:
+        mem, cores, error = None, None, f"{type(failure).__name__}: {failure}"
+    seen = seen_gpus()
+    child = subprocess.run([sys.executable, "-m", "nvshare.launch.seen"], capture_output=True, text=True, check=False)
+    report = {
+        "uuids": [gpu.uuid for gpu in seen],
+        "totals": [gpu.total for gpu in seen],
+        "child": child.stdout.split(),
+        "visible": variables.get("CUDA_VISIBLE_DEVICES"),
+        "mem": mem,
+        "cores": cores,
+        "error": error,
+    }
+    Path(directory, f"{os.getpid()}.json").write_text(json.dumps(report))
+    return 1 if error else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
