@@ -25,6 +25,12 @@ def start_time(pid: int) -> int:
     return 0 if not fields or fields[0] in b"ZXx" else int(fields[19])
 
 
+def parent(pid: int) -> int:
+    """Its parent; 0 when it is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
 def children(pid: int) -> list[int]:
     """Its children, those of all its threads."""
     found: list[int] = []
