@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from launch_node import PATIENCE, LaunchNode
 
-from conftest import PATIENCE, LaunchNode
 from nvshare import procfs
 from nvshare.lab.stress.scene import eventually
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import launch_acts as acts
 import pytest
+from launch_node import PATIENCE, LaunchNode
 
-from conftest import PATIENCE, LaunchNode
 from nvshare import procfs
 from nvshare.lab.stress.scene import eventually
 from nvshare.launch import (

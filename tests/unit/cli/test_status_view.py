@@ -33,6 +33,7 @@ SNAPSHOT = {
          "gpus": [{"uuid": UUIDS[0], "allocated": 0, "resident": 0, "host": 0, "moving": 0, "occupied_s": 0.0,
                    "waiting_for": "turn of a12c4b64b99e09dc, at most 9 s"}]},
     ],
+    "leases": [],
     "groups": [{"id": "run:4711", "label": "trial-7"}, {"id": "pod:x", "label": ""}],
 }  # fmt: skip
 
@@ -127,3 +128,13 @@ def test_watch_goes_on_whatever_answers(monkeypatch):
 
 def test_node_without_clients_says_so():
     assert "no clients" in draw({**SNAPSHOT, "clients": []}, 80)
+
+
+def test_leases_are_shown_with_why_a_place_is_kept():
+    lease = {"id": "00aa11bb22cc33dd", "pid": 7, "label": "trial", "gpus": [UUIDS[1]], "mem": GIB, "cores": 25}
+    held, kept = {**lease, "state": "held", "reason": None}, {**lease, "state": "quarantined", "reason": "7 is there"}
+    text = draw({**SNAPSHOT, "leases": [held, kept]}, 120)
+    for expected in ("LEASE", "00aa11bb22cc33dd", "trial", "#1", "held", "quarantined", "1.0 GiB", "25 %"):
+        assert expected in text
+    assert "lease 00aa11bb22cc33dd has ended, its place is kept: 7 is there" in text
+    assert "LEASE" not in draw(SNAPSHOT, 120)

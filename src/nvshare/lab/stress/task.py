@@ -20,7 +20,7 @@ from nvshare.lab.workloads.spec import FLOAT_BYTES, Workload
 from nvshare.launch import LaunchError, check
 
 _BUFFERS = 4  # of the workload: x, y and two sums
-_SLACK = 4 * (2 << 20)  # bytes; each buffer is rounded up to the card's 2 MiB
+_GRANULE = 2 << 20  # bytes; the card rounds each buffer up to this
 _SMALLEST = 64  # elements in a row
 _PORTION = 0.25  # seconds of adds between two looks at the clock
 _CHECKS = 4  # looks at the data in between, beside the one at the end
@@ -28,7 +28,8 @@ _CHECKS = 4  # looks at the data in between, beside the one at the end
 
 def matrix_size(size: int) -> int:
     """The largest n whose matrices fit into so many bytes, all of them together."""
-    return max(_SMALLEST, math.isqrt(max(0, size - _SLACK) // (_BUFFERS * FLOAT_BYTES)))
+    buffer = size // _BUFFERS // _GRANULE * _GRANULE
+    return max(_SMALLEST, math.isqrt(buffer // FLOAT_BYTES))
 
 
 def work(size: int, seconds: float, seed: int) -> dict[str, Any]:
