@@ -165,6 +165,7 @@ class GpuPool(Executor):
         self._wish = replace(wish, among=self._site.among if among is None else tuple(among))
         self._variables = {**with_package(), **(env or {})}
         self._output = output
+        self.workers = workers
         self._retries, self._deadline, self._reuse, self._grace = retries, deadline, reuse, grace
         self._preparation = pickle.dumps(_preparation())
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()

@@ -18,8 +18,11 @@ from typing import IO, Any
 
 from nvshare.launch.errors import CannotStart, CleanupFailed, LeaseLost, LeaseRefused, LeaseTimeout
 from nvshare.launch.orders import Order
+from nvshare.launch.place import PACKAGE_PARENT
 
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+# Imported from its own directory: importing the package first would cost more than all the supervisor does.
+_PATHS = [str(Path(__file__).resolve().parent), str(PACKAGE_PARENT)]
+_SUPERVISOR = f"import sys; sys.path[:0] = {_PATHS!r}; import supervisor; supervisor.start()"
 _LATE = 10.0  # seconds beyond its grace that an ending supervisor has before it is killed itself
 
 
@@ -63,7 +66,7 @@ class Supervised:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_SUPERVISOR), str(theirs.fileno())],
+                [sys.executable, "-I", "-S", "-c", _SUPERVISOR, str(theirs.fileno())],
                 stdin=stdin,
                 stdout=stdout,
                 stderr=subprocess.STDOUT if merge else None,

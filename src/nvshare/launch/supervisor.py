@@ -1,8 +1,8 @@
 """The process between a launcher and one worker: holds the lease, starts the worker, and lets nothing of it outlive it.
 
-Run by its path, by an interpreter that loads nothing but the standard library, so that it costs little. It speaks lines
-of JSON on an inherited socket: first comes the order (``orders.Order``), then at most a word to end; it answers with
-what happened. Two processes, each an adopter of orphans (child subreaper):
+Run by an interpreter that loads this module and a little of the standard library and no more, so that it costs little
+(see ``supervised.py``). It speaks lines of JSON on an inherited socket: first comes the order (``orders.Order``), then
+at most a word to end; it answers with what happened. Two processes, each an adopter of orphans (child subreaper):
 
     launcher ── guard ── keeper ── worker (a session of its own) ── …
 
@@ -25,9 +25,6 @@ import socket
 import struct
 import sys
 import time
-
-if __name__ == "__main__":
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from nvshare import procfs
 
@@ -440,5 +437,6 @@ def main(descriptor: int) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+def start() -> NoReturn:
+    """The descriptor is the last word of the command line. Nothing is left to tidy up at the end."""
+    os._exit(main(int(sys.argv[-1])))
