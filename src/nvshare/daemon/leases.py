@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nvshare import procfs
+from nvshare import config, procfs
 from nvshare.core import commands, events
 from nvshare.daemon import control, identity
 from nvshare.wire import messages as wire
@@ -27,7 +27,6 @@ _LOG = logging.getLogger("nvshare")
 GRACE = 1.0  # seconds after a restart in which those who held a lease come back before others are served
 FIRST_LOOK = 0.05  # seconds until what is left of a lease is looked at again, doubled each time
 LONGEST_LOOK = 1.0
-LEASE_VARIABLE = "NVSHARE_LEASE"  # in the environment of a lease's processes: which of its holder's leases is meant
 
 
 class LeaseDesk:
@@ -120,8 +119,14 @@ class LeaseDesk:
             return group
         held = self._held_by.get(connection.peer.pid, ())
         if len(held) > 1:
-            meant = procfs.variable(pid, LEASE_VARIABLE)
+            meant = procfs.variable(pid, config.LEASE_VARIABLE)
             lease = meant if meant in held else lease
+        return f"lease:{lease}"
+
+    def group_named(self, lease: str) -> str:
+        """The group of a lease that is held."""
+        if lease not in self._members:
+            raise control.ControlError(f"there is no lease {lease}; nvsharectl status shows who is there")
         return f"lease:{lease}"
 
     def joined(self, group: str, pid: int) -> None:

@@ -393,7 +393,7 @@ class Daemon:
         if target.kind == "run" and target.value.isdecimal() and int(target.value) in self._runs:
             return self.group_around(tuple(identity.ancestry(int(target.value))))
         if target.kind == "lease":
-            return f"lease:{target.value}"
+            return self._leases.group_named(target.value)
         for client, connection in self._clients.items():
             names = {"client": f"{client:016x}", "pid": str(connection.peer.pid), "pod": connection.pod_name}
             if names.get(target.kind) == target.value:

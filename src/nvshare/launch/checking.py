@@ -29,7 +29,7 @@ def check() -> Sight:
     """What this process really sees of GPUs. ``WrongDevice`` when that is not what its lease says, ``LeaseLost`` when
     its scheduler knows no such lease. Outside of a lease it only looks."""
     variables = config.child_environment({})
-    lease, seen = variables.get("NVSHARE_LEASE", ""), tuple(seen_gpus())
+    lease, seen = variables.get(config.LEASE_VARIABLE, ""), tuple(seen_gpus())
     if not lease:
         if variables.get("CUDA_VISIBLE_DEVICES") == "" and seen:
             raise WrongDevice(f"this process is to see no GPU, but CUDA shows {_names(seen)}")

@@ -113,7 +113,7 @@ class Lease:
         """The environment of a process in this lease."""
         if not self.gpus:
             return {**cpu_environment(self._site.place.environment), **changes}
-        own = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus), "NVSHARE_LEASE": self.id}
+        own = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus), config.LEASE_VARIABLE: self.id}
         return {**lease_environment(self._site.place, self._wish), **own, **changes}
 
     def acquire(self) -> None:

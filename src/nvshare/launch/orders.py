@@ -69,6 +69,7 @@ class Order:
             "timeout": self.wish.timeout,
             "index": {uuid: number for number, uuid in enumerate(self.cards.all)} if self.cards else {},
             "wire": _WIRE,
+            "lease_variable": config.LEASE_VARIABLE,
         }
 
     def _environment(self) -> dict[str, str]:
@@ -91,7 +92,7 @@ def lease_environment(place: Place, wish: Wish) -> dict[str, str]:
 
 def cpu_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Of a process that is to see no GPU, and its children neither."""
-    shown = {name: value for name, value in environment.items() if name != "NVSHARE_LEASE"}
+    shown = {name: value for name, value in environment.items() if name != config.LEASE_VARIABLE}
     return {**shown, "CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -64,16 +64,19 @@ class Supervised:
         """Start it. ``merge``: standard error goes where standard output goes."""
         self._grace = order.grace
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _SUPERVISOR, str(theirs.fileno())],
-                stdin=stdin,
-                stdout=stdout,
-                stderr=subprocess.STDOUT if merge else None,
-                pass_fds=(theirs.fileno(), *order.fds),
-                start_new_session=True,
-                env=_plain_environment(order.place.environment),
-            )
+        with contextlib.ExitStack() as unless_started:
+            unless_started.callback(ours.close)
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _SUPERVISOR, str(theirs.fileno())],
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=subprocess.STDOUT if merge else None,
+                    pass_fds=(theirs.fileno(), *order.fds),
+                    start_new_session=True,
+                    env=_plain_environment(order.place.environment),
+                )
+            unless_started.pop_all()
         self._lifeline = ours
         self._buffer = b""
         self._news: dict[str, dict[str, Any]] = {}

@@ -169,9 +169,9 @@ class Keeper:
         self._poll = select.poll()
         self._guard = guard  # readable when the guard is gone
         self._launcher = _pidfd(order["launcher"])
+        self._told_to_end = "" if os.path.exists(f"/proc/{order['launcher']}") else _GONE
         self._signals = _signal_pipe()
         self._heard = b""
-        self._told_to_end = ""
         self._lease: Lease | None = None
         self._holds = False
         self._retry_at: float | None = None
@@ -242,7 +242,7 @@ class Keeper:
         gpus = lease.gpus if lease is not None else []
         env = dict(order["env"])
         if lease is not None:
-            env.update(CUDA_VISIBLE_DEVICES=",".join(gpus), NVSHARE_LEASE=lease.id)
+            env.update({"CUDA_VISIBLE_DEVICES": ",".join(gpus), order["lease_variable"]: lease.id})
         places = [str(order["index"].get(uuid, uuid)) for uuid in gpus]
         words = {"{gpu}": ",".join(places) or "cpu", "{uuid}": ",".join(gpus)}
         argv = [_filled(text, words) for text in order["argv"]]

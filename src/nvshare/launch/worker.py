@@ -73,7 +73,7 @@ def _as_ours(error: BaseException) -> BaseException:
     from nvshare.launch.checking import look_up
     from nvshare.launch.errors import DeviceOutOfMemory, LaunchError, QuotaOutOfMemory
 
-    lease = config.child_environment({}).get("NVSHARE_LEASE", "")
+    lease = config.child_environment({}).get(config.LEASE_VARIABLE, "")
     try:
         denied = (look_up(lease) or {}).get("denied") if lease else None
     except LaunchError:

@@ -3,7 +3,7 @@
     with leased(mem="2GiB", cores=25) as context, context.Pool(8, *context.initializer) as pool:
         pool.map(trial, range(100))
 
-A process and its lease end together. Supervision, deadlines and retries: see ``GpuPool``.
+Supervision, deadlines and retries: see ``GpuPool``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def take_lease(mem: int | str | None, cores: int | None, gpus: int, timeout: flo
     lease = Lease(find_site(wish), wish)
     lease.acquire()
     _held.append(lease)
-    os.environ.update(CUDA_VISIBLE_DEVICES=",".join(lease.gpus), NVSHARE_LEASE=lease.id)
+    os.environ.update(lease.env())
 
 
 @contextlib.contextmanager
@@ -39,10 +39,9 @@ def leased(
     mem: int | str | None = None, cores: int | None = None, gpus: int = 1, timeout: float | None = None
 ) -> Iterator[LeasedContext]:
     """A context whose processes start with the environment of a lease."""
-    wanted = lease_environment(find_place(), wish_for(mem, cores, gpus))
     context, before = LeasedContext(), dict(os.environ)
     context.initializer = (take_lease, (mem, cores, gpus, timeout))
-    os.environ.update(wanted)
+    os.environ.update(lease_environment(find_place(), wish_for(mem, cores, gpus)))
     try:
         yield context
     finally:
