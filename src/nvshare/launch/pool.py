@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import queue
 import select
 import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ from nvshare.launch.errors import LaunchError, LeaseLost, WorkerKilled, WorkerTi
 from nvshare.launch.leasing import OnNoGpu, Site, find_site, wish_for
 from nvshare.launch.orders import GRACE, Order, Wish, with_package
 from nvshare.launch.place import Place
-from nvshare.launch.supervised import Ending, Supervised
+from nvshare.launch.supervised import Ending, Granted, Supervised
 from nvshare.launch.worker import RemoteTraceback, receive, send
 
 T = TypeVar("T")
@@ -35,7 +35,14 @@ class _Task:
     future: Future[Any]
     payload: bytes
     deadline: float | None
-    retries: int
+    retries: int  # left
+    begun: bool = False
+
+    def begins(self) -> bool:
+        """False when it was cancelled before."""
+        if not self.begun:
+            self.begun = self.future.set_running_or_notify_cancel()
+        return self.begun
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class _Counters:
 
 
 class _Worker:
-    """One supervised interpreter and the socket to it."""
+    """One supervised interpreter and the socket to it. ``begin`` first; ``close`` or ``leave`` at the end."""
 
     def __init__(
         self,
@@ -71,17 +78,22 @@ class _Worker:
         self.connection, theirs = socket.socketpair()
         argv = [sys.executable, "-m", "nvshare.launch.worker", str(theirs.fileno())]
         order = Order(argv, site.place, wish, site.cards, variables, fds=(theirs.fileno(),), grace=grace)
+        self._preparation = preparation
         with theirs:
             self.process = Supervised(order, stdout=output, merge=output is not None)
+
+    def begin(self) -> Granted:
+        """Wait for its lease; the errors of a lease."""
         try:
-            self.granted = self.process.wait_granted()
-            send(self.connection, preparation)
+            granted = self.process.wait_granted()
+            send(self.connection, self._preparation)
         except BaseException:
             self.close()
             raise
+        return granted
 
     def do(self, task: _Task) -> tuple[bool, Any]:
-        """Its answer. ``WorkerTimeout``, ``WorkerKilled`` or ``LeaseLost`` when there is none; it is closed then."""
+        """Its answer. ``WorkerTimeout``, ``WorkerKilled`` or ``LeaseLost`` when there is none."""
         deadline = None if task.deadline is None else time.monotonic() + task.deadline
         try:
             send(self.connection, task.payload)
@@ -168,8 +180,10 @@ class GpuPool(Executor):
         self.workers = workers
         self._retries, self._deadline, self._reuse, self._grace = retries, deadline, reuse, grace
         self._preparation = pickle.dumps(_preparation())
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._tasks: deque[_Task] = deque()
+        self._waiting: set[Supervised] = set()  # workers that wait for their lease
+        self._serving = 0  # workers that have theirs
+        self._changed = threading.Condition()
         self._open = True
         self._counters = _Counters()
         self._threads = [threading.Thread(target=self._serve, name=f"{label} {n}", daemon=True) for n in range(workers)]
@@ -183,22 +197,20 @@ class GpuPool(Executor):
         """``submit`` with a deadline of its own, in seconds from when a worker takes it; None: none."""
         future: Future[T] = Future()
         payload = pickle.dumps((fn, args, kwargs), pickle.HIGHEST_PROTOCOL)
-        with self._lock:
+        with self._changed:
             if not self._open:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            self._tasks.put(_Task(future, payload, deadline, self._retries))
+            self._tasks.append(_Task(future, payload, deadline, self._retries))
+            self._changed.notify()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        with self._lock:
-            if self._open:
-                self._open = False
-                if cancel_futures:
-                    with contextlib.suppress(queue.Empty):
-                        while (task := self._tasks.get_nowait()) is not None:
-                            task.future.cancel()
-                for _ in self._threads:
-                    self._tasks.put(None)
+        with self._changed:
+            self._open = False
+            if cancel_futures:
+                for task in self._tasks:
+                    task.future.cancel()
+            self._changed.notify_all()
         if wait:
             for thread in self._threads:
                 thread.join()
@@ -212,48 +224,90 @@ class GpuPool(Executor):
     # --- one thread for each worker
 
     def _serve(self) -> None:
+        """Tasks are taken by workers that have their lease: where there is not room for all, some do all the work."""
         mine: _Worker | None = None
-        while (task := self._tasks.get()) is not None:
-            if task.future.set_running_or_notify_cancel():
+        while self._is_wanted():
+            try:
+                mine = mine or self._start()
+            except BaseException as error:
+                self._not_started(error)
+                continue
+            task = self._take()
+            if task is not None and task.begins():
                 mine = self._do(task, mine)
         if mine is not None:
-            with contextlib.suppress(LaunchError, OSError):
-                mine.leave()
+            self._dismiss(mine.leave)
 
-    def _do(self, task: _Task, mine: _Worker | None) -> _Worker | None:
-        """Settle one future; the worker for the next."""
-        for attempt in range(task.retries + 1):
-            try:
-                if mine is None:
-                    mine = self._start()
-                right, answer = mine.do(task)
-            except BaseException as error:
-                mine = None
-                if not isinstance(error, _TRIED_AGAIN) or attempt == task.retries:
-                    task.future.set_exception(error)
-                    return None
-                continue
-            if not self._reuse:
-                with contextlib.suppress(LaunchError, OSError):
-                    mine.leave()
-                mine = None
-            if right:
-                task.future.set_result(answer)
-            else:
-                raised, text = answer
-                raised.__cause__ = RemoteTraceback(text)
-                task.future.set_exception(raised)
-            return mine
-        return mine
+    def _is_wanted(self) -> bool:
+        """Wait for something to do; False when there will be nothing any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._tasks or not self._open)
+            if not self._tasks:
+                for process in self._waiting:
+                    process.end("there is nothing left to do")
+            return bool(self._tasks)
+
+    def _take(self) -> _Task | None:
+        with self._changed:
+            return self._tasks.popleft() if self._tasks else None
 
     def _start(self) -> _Worker:
         mine = _Worker(self._site, self._wish, self._variables, self._grace, self._preparation, self._output)
+        with self._changed:
+            self._waiting.add(mine.process)
+        try:
+            granted = mine.begin()
+        finally:
+            with self._changed:
+                self._waiting.discard(mine.process)
         counters = self._counters
         with counters.lock:
-            counters.waits.append(mine.granted.waited)
-            counters.gpus.append(mine.granted.gpus)
+            counters.waits.append(granted.waited)
+            counters.gpus.append(granted.gpus)
             counters.pids.append(mine.process.pid)
+        with self._changed:
+            self._serving += 1
         return mine
+
+    def _not_started(self, error: BaseException) -> None:
+        """A task fails of that only if nobody else is there to do it."""
+        with self._changed:
+            task = self._tasks.popleft() if self._tasks and not self._serving else None
+        if task is not None and task.begins():
+            task.future.set_exception(error)
+
+    def _do(self, task: _Task, mine: _Worker) -> _Worker | None:
+        """Settle one future; the worker for the next task, if it is still there."""
+        try:
+            right, answer = mine.do(task)
+        except BaseException as error:
+            self._dismiss(mine.close)
+            if isinstance(error, _TRIED_AGAIN) and task.retries:
+                self._put_back(replace(task, retries=task.retries - 1))
+            else:
+                task.future.set_exception(error)
+            return None
+        if not self._reuse:
+            self._dismiss(mine.leave)
+        if right:
+            task.future.set_result(answer)
+        else:
+            raised, text = answer
+            raised.__cause__ = RemoteTraceback(text)
+            task.future.set_exception(raised)
+        return mine if self._reuse else None
+
+    def _dismiss(self, end: Callable[[], None]) -> None:
+        with self._changed:
+            self._serving -= 1
+        with contextlib.suppress(LaunchError, OSError):
+            end()
+
+    def _put_back(self, task: _Task) -> None:
+        """To the front: it has waited its turn."""
+        with self._changed:
+            self._tasks.appendleft(task)
+            self._changed.notify()
 
 
 def _preparation() -> dict[str, Any]:

@@ -81,6 +81,7 @@ class Supervised:
         self._buffer = b""
         self._news: dict[str, dict[str, Any]] = {}
         self._told_to_end = False
+        self._finished = False
         self.granted: Granted | None = None
         self.pid = 0  # of the worker
         ours.sendall(json.dumps(order.to_dict(os.getpid())).encode() + b"\n")
@@ -120,6 +121,8 @@ class Supervised:
 
     def close(self) -> Ending | None:
         """End it and wait for that. ``CleanupFailed`` when something of it cannot be ended."""
+        if self._finished:
+            return None
         self.end()
         try:
             ending = self.wait(self._grace + _LATE)
@@ -177,6 +180,7 @@ class Supervised:
         """The guard ends after the keeper, when nothing is left."""
         self._process.wait()
         self._lifeline.close()
+        self._finished = True
 
 
 _REFUSALS = {"refused": LeaseRefused, "late": LeaseTimeout, "command": CannotStart, "ended": LeaseLost}

@@ -17,6 +17,13 @@ class Unpicklable(Exception):
         raise TypeError("no")
 
 
+class Poisonous:
+    """Can be sent, but not received."""
+
+    def __reduce__(self) -> tuple[object, tuple[int, int]]:
+        return divmod, (1, 0)
+
+
 def square(number: int) -> int:
     return number * number
 

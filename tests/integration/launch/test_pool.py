@@ -20,6 +20,8 @@ from nvshare.launch import (
     DeviceOutOfMemory,
     GpuPool,
     LeaseLost,
+    LeaseRefused,
+    LeaseTimeout,
     QuotaOutOfMemory,
     WorkerKilled,
     WorkerTimeout,
@@ -39,6 +41,30 @@ def test_twelve_workers_on_four_cards_are_three_each_by_what_they_see(node: Laun
                 seen[pid] = uuids
                 assert mem == 256 * MIB
         assert sorted(seen.values()) == sorted([(uuid,) for uuid in node.uuids] * 3)
+    node.await_clean()
+
+
+def test_a_pool_with_more_workers_than_room_does_all_its_tasks_and_ends(make_node: Callable[[str], LaunchNode]) -> None:
+    node = make_node("1xT4")
+    with GpuPool(3, cores=60) as pool:
+        assert list(pool.map(acts.square, range(12), timeout=PATIENCE)) == [number * number for number in range(12)]
+        assert pool.stats().started == 1
+    node.await_clean()
+
+
+def test_a_pool_that_gets_no_lease_says_so(make_node: Callable[[str], LaunchNode]) -> None:
+    make_node("1xT4")
+    with lease(cores=80), GpuPool(2, cores=60, timeout=0.3) as pool, pytest.raises(LeaseTimeout):
+        pool.submit(acts.square, 1).result(PATIENCE)
+    with GpuPool(1, mem="1TiB") as pool, pytest.raises(LeaseRefused):
+        pool.submit(acts.square, 1).result(PATIENCE)
+
+
+def test_an_answer_that_cannot_be_read_fails_only_its_own_future(node: LaunchNode) -> None:
+    with GpuPool(1) as pool:
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(acts.Poisonous).result(PATIENCE)
+        assert pool.submit(acts.square, 2).result(PATIENCE) == 4
     node.await_clean()
 
 

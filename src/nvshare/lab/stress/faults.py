@@ -60,7 +60,7 @@ def _require(holds: bool, text: str) -> None:
 def _pool(scene: Scene, workers: int = 1, **options: Any) -> Iterator[GpuPool]:
     where = {"place": scene.place, "among": scene.cards.allowed, "env": {**scene.marked, **with_package()}}
     limits = {"timeout": PATIENCE, "deadline": PATIENCE, "output": subprocess.DEVNULL}
-    with GpuPool(workers, QUOTA, 5, **{**where, **limits, **options}) as pool:
+    with GpuPool(workers, QUOTA, 20, **{**where, **limits, **options}) as pool:
         yield pool
 
 
