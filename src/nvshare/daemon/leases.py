@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvshare import config, procfs
 from nvshare.core import commands, events
-from nvshare.daemon import control, identity
+from nvshare.daemon import control
 from nvshare.wire import messages as wire
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class LeaseDesk:
         self._members[command.lease] = {}
         self._mark()
         self._daemon.regroup(pid)
-        around = self._daemon.group_around(tuple(identity.ancestry(pid)))
+        around = self._daemon.group_above(pid)
         inside = None if around.startswith("lease:") and around[6:] in self._held_by[pid] else around
         answer: dict[str, Any] = {"lease": command.lease, "gpus": list(command.gpus), "inside": inside}
         connection.send(wire.ControlReply(control.reply(**answer)))

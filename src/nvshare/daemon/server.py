@@ -197,9 +197,7 @@ class Daemon:
         """REGISTER of a connection that is not registered yet."""
         pid = connection.peer.pid
         client = self._client_id(message.previous_id, pid)
-        pod = identity.pod_of(pid)
-        if pod == self._own_pod:
-            pod = None  # a scheduler inside a pod that serves that pod: everybody is in it, so it tells nobody apart
+        pod = self._pod_of(pid)
         connection.ancestors = tuple(identity.ancestry(pid))
         group = self._leases.group_of(identity.group_of(connection.ancestors, pod, self._runs, client), pid)
         event = registration(
@@ -421,6 +419,16 @@ class Daemon:
         around = self.group_around(tuple(identity.ancestry(pid)))
         inside = around.removeprefix("run:") if around != event.group else None
         return {"run": str(pid), "inside": inside}
+
+    def group_above(self, pid: int) -> str:
+        """The group that processes below this one belong to: its pod, else as ``group_around``."""
+        pod = self._pod_of(pid)
+        return f"pod:{pod}" if pod is not None else self.group_around(tuple(identity.ancestry(pid)))
+
+    def _pod_of(self, pid: int) -> str | None:
+        """A scheduler inside a pod that serves that pod: everybody is in it, so it tells nobody apart."""
+        pod = identity.pod_of(pid)
+        return None if pod == self._own_pod else pod
 
     def group_around(self, run_and_ancestors: tuple[int, ...]) -> str:
         """The group that the processes of a run belong to: that of the outermost run it is in."""

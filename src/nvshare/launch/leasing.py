@@ -13,7 +13,7 @@ from typing import Any, Literal
 from nvshare import config
 from nvshare.client.connection import Connection, NoScheduler, RequestRefused, SchedulerError
 from nvshare.launch.errors import LaunchError, LeaseLost, LeaseRefused, LeaseTimeout, NoGpu
-from nvshare.launch.orders import Wish, cpu_environment, lease_environment
+from nvshare.launch.orders import Wish, cpu_environment, lease_environment, warn_if_inside
 from nvshare.launch.place import Cards, Place, find_cards, find_place
 
 OnNoGpu = Literal["error", "wait", "cpu"]
@@ -129,6 +129,7 @@ class Lease:
                 raise LeaseTimeout(f"no lease within {self._wish.timeout:g} s") from None
             raise LaunchError(str(error)) from error
         self.waited = time.monotonic() - began
+        warn_if_inside(self.inside)
         self._watcher = threading.Thread(target=self._keep, name=f"lease {self.id}", daemon=True)
         self._watcher.start()
 

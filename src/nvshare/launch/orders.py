@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from nvshare import config, native
 from nvshare.launch.place import PACKAGE_PARENT, Cards, Place
 from nvshare.wire import messages as wire
+
+_LOG = logging.getLogger("nvshare")
 
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 _WIRE = {
@@ -77,6 +80,12 @@ class Order:
         if not wish.among:
             return cpu_environment({**place.environment, **self.variables})
         return {**lease_environment(place, wish), **self.variables}
+
+
+def warn_if_inside(inside: str | None) -> None:
+    """``inside``: the pod, run or lease that a lease's processes belong to instead, as the scheduler says."""
+    if inside is not None:
+        _LOG.warning("inside %s: its quotas count, not those of the lease", inside.replace(":", " ", 1))
 
 
 def lease_environment(place: Place, wish: Wish) -> dict[str, str]:

@@ -27,6 +27,7 @@ from nvshare.launch.worker import RemoteTraceback, receive, send
 
 T = TypeVar("T")
 _TRIED_AGAIN = (WorkerKilled, WorkerTimeout, LeaseLost)
+_PAUSE = 0.5  # seconds until a worker that could not be started is tried again, while others work
 _DYING = 1.0  # seconds that a worker which hung up has until its supervisor says how it ended
 
 
@@ -273,6 +274,8 @@ class GpuPool(Executor):
         """A task fails of that only if nobody else is there to do it."""
         with self._changed:
             task = self._tasks.popleft() if self._tasks and not self._serving else None
+            if task is None:
+                self._changed.wait(_PAUSE)
         if task is not None and task.begins():
             task.future.set_exception(error)
 

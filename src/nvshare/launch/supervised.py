@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from nvshare.launch.errors import CannotStart, CleanupFailed, LeaseLost, LeaseRefused, LeaseTimeout
-from nvshare.launch.orders import Order
+from nvshare.launch.orders import Order, warn_if_inside
 from nvshare.launch.place import PACKAGE_PARENT
 
 # Imported from its own directory: importing the package first would cost more than all the supervisor does.
@@ -166,6 +166,7 @@ class Supervised:
             self._news.setdefault(news["state"], news)
             if news["state"] == "granted":
                 self.granted = Granted(news.get("lease", ""), tuple(news["gpus"]), news["waited"], news.get("inside"))
+                warn_if_inside(self.granted.inside)
             elif news["state"] == "started":
                 self.pid = news["pid"]
         return True
