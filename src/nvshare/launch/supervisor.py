@@ -257,7 +257,8 @@ class Keeper:
     def _await(self, child: int) -> tuple[int | None, str]:
         """The worker's exit code (negative: the signal), and why it had to end if it did."""
         ended = _pidfd(child)
-        self._poll.register(ended, select.POLLIN)
+        if ended >= 0:  # else SIGCHLD tells
+            self._poll.register(ended, select.POLLIN)
         while True:
             self._wait(ended, None)
             codes = reap()

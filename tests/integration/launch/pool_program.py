@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from nvshare.lab.driver import Context, Driver
-from nvshare.launch import GpuPool, LaunchError
+from nvshare.launch import GpuPool
 
 
 def compute() -> str:
@@ -33,8 +33,9 @@ def main() -> None:
                 try:
                     future.result()
                     print("ok", flush=True)
-                except LaunchError as error:
+                except Exception as error:
                     print(type(error).__name__, flush=True)
+                    print(error, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def test_a_launcher_survives_its_helpers_and_nothing_of_them_is_left(
 ) -> None:
     chance = random.Random(f"{SEED} {who}")
     launcher = launch()
-    assert launcher.heard() == ["ok"]
+    said = launcher.heard()
     for _ in range(TIMES):
         assert eventually(lambda: bool(pids_of(launcher)[who]), PATIENCE)
         time.sleep(chance.uniform(0.0, 0.1))
@@ -106,14 +106,15 @@ def test_a_launcher_survives_its_helpers_and_nothing_of_them_is_left(
         victim = chance.choice(victims)
         below = set(procfs.descendants(victim))
         os.kill(victim, signal.SIGKILL)
-        # THEN all below it goes, and its own future alone fails
+        # THEN all below it goes, and others work on
         gone = eventually(lambda below=below: not below & node.processes(), SOON)
         assert gone, below & node.processes()
-        while launcher.heard() == ["ok"]:
-            pass
-        while launcher.heard() != ["ok"]:
-            pass
-    launcher.finish()
+        said += launcher.heard(3)
+    said += launcher.finish()
+    # AND each kill cost one task at most: that of its own worker
+    failed = [word for word in said if word != "ok"]
+    assert len(failed) <= TIMES
+    assert set(failed) <= {"WorkerKilled", "LeaseLost"}
     soon_clean(node)
 
 
@@ -126,7 +127,8 @@ def test_tasks_and_leases_survive_the_scheduler(node: LaunchNode, launch: Callab
         before = {lease["id"] for lease in node.leases()}
         time.sleep(chance.uniform(0.0, 0.2))
         node.restart_scheduler()
-        assert eventually(lambda before=before: {lease["id"] for lease in node.leases()} == before, PATIENCE)
+        back = eventually(lambda before=before: {lease["id"] for lease in node.leases()} == before, PATIENCE)
+        assert back, (before, node.leases(), launcher.process.poll())
         assert launcher.heard(3) == ["ok"] * 3
     assert set(launcher.finish()) <= {"ok"}
     soon_clean(node)
