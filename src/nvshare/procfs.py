@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
+import signal
 
 
 def _read(pid: int, name: str) -> bytes:
@@ -23,6 +26,23 @@ def start_time(pid: int) -> int:
     for ever."""
     fields = _stat(pid)
     return 0 if not fields or fields[0] in b"ZXx" else int(fields[19])
+
+
+def kill(pid: int, patience: float) -> bool:
+    """SIGKILL, and wait until all of it is gone; False when that takes too long. A process whose first thread is dead
+    may have others that still hold its files and sockets."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(patience * 1000))
+    finally:
+        os.close(descriptor)
 
 
 def parent(pid: int) -> int:

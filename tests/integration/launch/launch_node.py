@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 from typing import Any
 
 from nvshare import procfs
@@ -47,10 +46,7 @@ class LaunchNode:
 
     def restart_scheduler(self) -> None:
         """Killed, and started again once it is gone."""
-        pid = self.scheduler_pid()
-        began = procfs.start_time(pid)
-        os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: procfs.start_time(pid) != began, PATIENCE)
+        assert procfs.kill(self.scheduler_pid(), PATIENCE)
         self.start_scheduler()
 
     def processes(self) -> set[int]:

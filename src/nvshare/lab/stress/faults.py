@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -147,9 +146,7 @@ def scheduler_restarted(scene: Scene) -> str:
     with _pool(scene) as pool:
         lease = pool.submit(acts.lease_id).result(PATIENCE)
         busy = pool.submit(acts.compute, WORK, 3.0)
-        began = procfs.start_time(about["pid"])
-        os.kill(about["pid"], signal.SIGKILL)
-        _require(eventually(lambda: procfs.start_time(about["pid"]) != began, PATIENCE), "it did not die")
+        _require(procfs.kill(about["pid"], PATIENCE), "the scheduler did not die")
         ensure_scheduler(scene.place.socket, scene.place.environment)
         _require(eventually(lambda: lease in scene.leases(), PATIENCE), f"lease {lease} did not come back")
         _require(busy.result(PATIENCE), "the worker's data are wrong")
