@@ -27,8 +27,14 @@ def launch(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_it_says_what_it_uses_and_means_it(node: LaunchNode) -> None:
-    done = launch("--workers", "4", "--", "sh", "-c", "echo {worker}:{gpu}:$CUDA_VISIBLE_DEVICES")
+def together(directory: Path, workers: int, then: str) -> tuple[str, ...]:
+    """A command whose workers wait for each other, so that they hold their leases at the same time."""
+    wait = f"touch {directory}/{{worker}}; while [ $(ls {directory} | wc -l) -lt {workers} ]; do sleep 0.02; done"
+    return ("sh", "-c", f"{wait}; {then}")
+
+
+def test_it_says_what_it_uses_and_means_it(node: LaunchNode, tmp_path: Path) -> None:
+    done = launch("--workers", "4", "--", *together(tmp_path, 4, "echo {worker}:{gpu}:$CUDA_VISIBLE_DEVICES"))
     lines = done.stdout.splitlines()
     assert lines[:4] == [
         "Using GPUs: [0, 1, 2, 3]",
@@ -45,16 +51,19 @@ def test_it_says_what_it_uses_and_means_it(node: LaunchNode) -> None:
     node.await_clean()
 
 
-def test_a_choice_of_two_of_eight_lands_on_exactly_those(make_node: Callable[[str], LaunchNode]) -> None:
+def test_a_choice_of_two_of_eight_lands_on_those(
+    make_node: Callable[[str], LaunchNode], tmp_path: Path
+) -> None:
     node = make_node("8xT4")
-    done = launch("--gpus", "4,5", "--workers", "6", "--", "sh", "-c", "echo on:$CUDA_VISIBLE_DEVICES; sleep 0.5")
+    done = launch("--gpus", "4,5", "--workers", "6", "--", *together(tmp_path, 6, "echo on:$CUDA_VISIBLE_DEVICES"))
     seen = [line[3:] for line in done.stdout.splitlines() if line.startswith("on:")]
     assert sorted(seen) == sorted([node.uuids[4], node.uuids[5]] * 3)
     assert "Using GPUs: [4, 5]" in done.stdout
 
 
-def test_an_outer_bound_is_kept(node: LaunchNode) -> None:
-    done = launch("--workers", "4", "--", "sh", "-c", "echo on:$CUDA_VISIBLE_DEVICES", CUDA_VISIBLE_DEVICES="0,2")
+def test_an_outer_bound_is_kept(node: LaunchNode, tmp_path: Path) -> None:
+    command = together(tmp_path, 4, "echo on:$CUDA_VISIBLE_DEVICES")
+    done = launch("--workers", "4", "--", *command, CUDA_VISIBLE_DEVICES="0,2")
     seen = {line[3:] for line in done.stdout.splitlines() if line.startswith("on:")}
     assert seen == {node.uuids[0], node.uuids[2]}
     assert "CUDA_VISIBLE_DEVICES: 0,2" in done.stdout

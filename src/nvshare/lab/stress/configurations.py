@@ -138,7 +138,7 @@ def run_all(scene: Scene, progress: Callable[[str], None] = lambda name: None) -
 def _run(scene: Scene, configuration: Configuration, directory: Path) -> str:
     directory.mkdir()
     try:
-        probe = (sys.executable, "-m", "nvshare.lab.stress.probe", str(directory))
+        probe = (sys.executable, "-m", "nvshare.lab.stress.probe", str(directory), str(configuration.workers))
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "nvshare.cli.main", "launch"),

@@ -1,4 +1,8 @@
-"""What a worker of any launch sees from inside, and what its child sees: ``python -m nvshare.lab.stress.probe DIR``."""
+"""What a worker of any launch sees from inside, and what its child sees.
+
+``python -m nvshare.lab.stress.probe DIR WORKERS`` writes it into the directory once all workers have come: where leases
+are placed is only told by those that are held together.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,25 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from nvshare import config
 from nvshare.launch import LaunchError, check
 from nvshare.launch.seen import seen_gpus
 
+_PATIENCE = 60.0  # seconds for the others to come
 
-def main(directory: str) -> int:
+
+def _meet(directory: Path, workers: int) -> None:
+    (directory / f"{os.getpid()}.here").touch()
+    deadline = time.monotonic() + _PATIENCE
+    while len(list(directory.glob("*.here"))) < workers and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def main(directory: Path, workers: int) -> int:
+    _meet(directory, workers)
     variables = config.child_environment({})
     try:
         sight, error = check(), ""
@@ -31,9 +46,9 @@ def main(directory: str) -> int:
         "cores": cores,
         "error": error,
     }
-    Path(directory, f"{os.getpid()}.json").write_text(json.dumps(report))
+    (directory / f"{os.getpid()}.json").write_text(json.dumps(report))
     return 1 if error else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
