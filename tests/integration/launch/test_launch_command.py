@@ -51,9 +51,7 @@ def test_it_says_what_it_uses_and_means_it(node: LaunchNode, tmp_path: Path) -> 
     node.await_clean()
 
 
-def test_a_choice_of_two_of_eight_lands_on_those(
-    make_node: Callable[[str], LaunchNode], tmp_path: Path
-) -> None:
+def test_a_choice_of_two_of_eight_lands_on_those(make_node: Callable[[str], LaunchNode], tmp_path: Path) -> None:
     node = make_node("8xT4")
     done = launch("--gpus", "4,5", "--workers", "6", "--", *together(tmp_path, 6, "echo on:$CUDA_VISIBLE_DEVICES"))
     seen = [line[3:] for line in done.stdout.splitlines() if line.startswith("on:")]
