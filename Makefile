@@ -9,7 +9,7 @@ SYSTEM_CMAKE := $(shell command -v cmake 2>/dev/null)
 CMAKE := $(or $(SYSTEM_CMAKE),$(BIN)/cmake)
 JOBS ?= $(shell nproc)
 C_FILES = $(shell git ls-files -co --exclude-standard 'native/*.c' 'native/*.h' 'tests/native/*.c')
-PY_DIRS := src tests benchmarks tools examples
+PY_DIRS := src tests benchmarks tools examples test_gpu_allocation.py
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
@@ -53,6 +53,7 @@ bench: $(READY) native ## the published table, in the model and simulated; scale
 	$(BIN)/nvshare bench mission --sim 2xT4 --speed 10
 	$(BIN)/python benchmarks/core_events.py
 	$(BIN)/python benchmarks/daemon_scale.py
+	$(BIN)/python benchmarks/lease_rate.py
 	$(BIN)/python benchmarks/launch_cost.py
 
 soak: $(READY) native ## long random runs: 100,000 event sequences, a million frames, 20,000 switches (an hour)
@@ -60,6 +61,7 @@ soak: $(READY) native ## long random runs: 100,000 event sequences, a million fr
 	NVSHARE_SOAK=1 $(BIN)/pytest --timeout 1800 tests/unit/daemon tests/integration/daemon
 	NVSHARE_SOAK=1 $(BIN)/pytest tests/integration/whole/test_swap.py -k every_byte
 	NVSHARE_SOAK=1 $(BIN)/pytest tests/integration/lab -k survivor
+	NVSHARE_SOAK=1 $(BIN)/pytest --timeout 400 tests/integration/launch/test_kills.py
 
 wheel: $(READY) ## build the wheel into dist/
 	$(BIN)/pip install -q build

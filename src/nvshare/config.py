@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 
 SYSTEM_SOCKET = Path("/var/run/nvshare/scheduler.sock")
 SOCKET_NAME = "scheduler.sock"
+LEASE_VARIABLE = "NVSHARE_LEASE"  # in the environment of a lease's processes: which one is meant
 
 MODES = ("auto", "serial", "concurrent")
 SWITCH_TIMES = ("auto", "fixed")

@@ -11,6 +11,8 @@ from nvshare.cli.options import PlainGroup, uninterrupted
 
 SUBCOMMANDS = {
     "run": "run a command with its GPU shared",
+    "launch": "run a command on many workers, each with its GPU or its part of one",
+    "stress": "prove leases, launches and shutdown, on real or simulated GPUs",
     "env": "print what a shell or container needs to take part",
     "sim": "start, show and end simulated nodes",
     "demo": "a short demonstration on the real or a simulated GPU",

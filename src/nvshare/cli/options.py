@@ -46,6 +46,16 @@ class PlainCommand(click.Command):
             raise SystemExit(INTERRUPTED) from None
 
 
+class OneLineCommand(PlainCommand):
+    """What cannot be understood is one line too, and nothing has begun by then."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            fail(error.format_message(), 2)
+
+
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
     """Ctrl-C counts only afterwards: in the middle of an import it comes out as any error or none."""

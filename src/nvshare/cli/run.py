@@ -17,8 +17,9 @@ import click
 from nvshare import config, native
 from nvshare.cli.options import SIZE, fail
 from nvshare.client.connection import Connection, OtherVersion, RequestRefused, SchedulerError
-from nvshare.client.spawn import LOG_NAME, SchedulerNotStarted, ensure_scheduler, is_running
+from nvshare.client.spawn import LOG_NAME, SchedulerNotStarted, ensure_scheduler
 from nvshare.gpu import sim
+from nvshare.launch.place import find_place
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SI_KERNEL = 0x80
@@ -46,19 +47,13 @@ class Surroundings:
 
 def surroundings(spec: str | None, speed: float | None) -> Surroundings:
     """The machine's own GPUs, or a simulated node (made when it is not there); ends the command when it cannot be."""
-    if spec is None:
-        socket = config.find_socket()
-        if socket == config.SYSTEM_SOCKET and not is_running(socket):
-            socket = config.user_socket()
-        return Surroundings(socket, {})
     try:
-        node = sim.up(spec, speed)
-        variables = node.env()
+        place = find_place(spec, speed)
     except (ValueError, sim.SimError) as error:
         fail(str(error), 2)
     except native.NativeMissing as error:
         fail(str(error), 1)
-    return Surroundings(node.socket, variables, node.name)
+    return Surroundings(place.socket, dict(place.variables), place.simulated)
 
 
 def start_scheduler(place: Surroundings, card_memory: int | None = None, mode: str | None = None) -> None:

@@ -20,7 +20,8 @@ def status_view(snapshot: Snapshot) -> Group:
     """Cards, clients, and in words what is not plain from the figures."""
     header = Text(f"nvshare {snapshot['scheduler'].get('release', '')} – {describe_settings(snapshot['settings'])}")
     clients = (_client_table(snapshot), _compute_table(snapshot)) if snapshot["clients"] else (Text("no clients"),)
-    return Group(header, _gpu_table(snapshot["gpus"]), *clients, *map(Text, _explanations(snapshot)))
+    leases = [_lease_table(snapshot)] if snapshot["leases"] else []
+    return Group(header, _gpu_table(snapshot["gpus"]), *clients, *leases, *map(Text, _explanations(snapshot)))
 
 
 def describe_settings(settings: dict[str, Any]) -> str:
@@ -94,6 +95,23 @@ def _compute_table(snapshot: Snapshot) -> Table:
     return table
 
 
+def _lease_table(snapshot: Snapshot) -> Table:
+    places = _places(snapshot)
+    table = _table("LEASE", ">PID", "LABEL", "GPU", "STATE", ">MEMORY", ">CORES", flexible="LABEL")
+    for lease in snapshot["leases"]:
+        _add_row(
+            table,
+            lease["id"],
+            str(lease["pid"]),
+            lease["label"],
+            " ".join(places[uuid] for uuid in lease["gpus"]) or "-",
+            lease["state"],
+            config.format_size(lease["mem"]) if lease["mem"] else "-",
+            f"{lease['cores']} %" if lease["cores"] else "-",
+        )
+    return table
+
+
 def _places(snapshot: Snapshot) -> dict[str, str]:
     return {gpu["uuid"]: f"#{index}" for index, gpu in enumerate(snapshot["gpus"])}
 
@@ -114,6 +132,9 @@ def _explanations(snapshot: Snapshot) -> Iterator[str]:
                 yield f"#{index} last switch: {_switch(gpu['last_switch'])}"
         if gpu["unmanaged"]:
             yield f"#{index} is used outside nvshare too: {', '.join(map(_unmanaged, gpu['unmanaged']))}"
+    for lease in snapshot["leases"]:
+        if lease["reason"] is not None:
+            yield f"lease {lease['id']} has ended, its place is kept: {lease['reason']}"
     places = _places(snapshot)
     for client in snapshot["clients"]:
         for gpu in client["gpus"]:

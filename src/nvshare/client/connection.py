@@ -75,6 +75,10 @@ class Connection:
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    def patience(self, timeout: float | None) -> None:
+        """How many seconds an answer may take from now on; None: as long as it takes."""
+        self._socket.settimeout(timeout)
+
     def request(self, op: str, **fields: Any) -> dict[str, Any]:
         """Ask and wait for the answer; ``RequestRefused`` carries the scheduler's reason."""
         body = json.dumps({"op": op, **fields}).encode()

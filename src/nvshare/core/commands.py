@@ -149,6 +149,22 @@ class Expel(Command):
 
 
 @dataclass(frozen=True)
+class LeaseGranted(Command):
+    """The answer to ``LeaseRequested``, at once or later. Cards by UUID, the least loaded first."""
+
+    lease: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LeaseRefused(Command):
+    """It can never be granted, or no longer; the scheduler has forgotten it."""
+
+    lease: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class WakeAt(Command):
     """Send ``TimerFired`` at this time. A later one replaces an earlier one."""
 

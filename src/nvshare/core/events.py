@@ -207,5 +207,28 @@ class LimitsChanged(Event):
 
 
 @dataclass(frozen=True)
+class LeaseRequested(Event):
+    """Somebody wants a place on cards for its processes, which form the group ``lease:<id>``."""
+
+    lease: str
+    label: str = ""
+    pid: int = 0
+    mem: int | None = None  # bytes, on each of its cards
+    cores: int | None = None  # percent of each of them
+    count: int = 1  # different cards
+    among: tuple[str, ...] | None = None  # those it may have; None: any
+    held: tuple[str, ...] = ()  # what it had under an earlier scheduler and has on, or loses
+
+
+@dataclass(frozen=True)
+class LeaseReleased(Event):
+    """The holder of a lease is gone. ``left``: what of it is still there, in words; its place is kept until this comes
+    again with nothing left."""
+
+    lease: str
+    left: str = ""
+
+
+@dataclass(frozen=True)
 class TimerFired(Event):
     """The time of an earlier ``WakeAt`` has come (or any other moment: a timer that fires early does no harm)."""

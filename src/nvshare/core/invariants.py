@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nvshare.core.invariants_compute import COMPUTE_INVARIANTS
+from nvshare.core.leases import reservable
 from nvshare.core.policy.multiprogramming import computed_room, limit, oversubscribed
+from nvshare.core.policy.placement import WHOLE
 from nvshare.core.residency import can_ever_run
 from nvshare.core.selection import chosen, is_contended, passed_over
 from nvshare.core.settings import Mode
-from nvshare.core.state import Attachment, Client, GpuState, Node, Standing
+from nvshare.core.state import Attachment, Client, GpuState, Lease, Node, Reserved, Standing
 
 if TYPE_CHECKING:
     from nvshare.core.compute import Compute
@@ -262,6 +264,37 @@ def _gangs_complete(node: Node, turns: Turns) -> Iterator[str]:
             yield f"{client.hex} drains on one of its cards and runs on another"
 
 
+def _leases_fit(node: Node, turns: Turns) -> Iterator[str]:
+    """Nobody has reserved what others have reserved too, and the sums on the cards are those of the leases."""
+    for gpu in node.gpus.values():
+        mine = [lease.reserved[gpu.uuid] for lease in node.leases.values() if gpu.uuid in lease.reserved]
+        sums = Reserved(sum(one.cores for one in mine), sum(one.bytes for one in mine), len(mine))
+        if sums != gpu.reserved:
+            yield f"{gpu.uuid}: leases have reserved {sums}, booked are {gpu.reserved}"
+        if sums.cores > WHOLE or sums.bytes > reservable(node, gpu):
+            yield f"{gpu.uuid}: reserved beyond the card: {sums}"
+    for lease in node.leases.values():
+        if (lease.id in node.lease_queue) == bool(lease.reserved):
+            yield f"lease {lease.id} waits and holds, or neither"
+        if lease.reserved and (len(lease.reserved) != lease.count or not set(lease.reserved) <= set(lease.among)):
+            yield f"lease {lease.id} wanted {lease.count} of {lease.among} and has {list(lease.reserved)}"
+
+
+def _first_lease_waits_for_room(node: Node, turns: Turns) -> Iterator[str]:
+    """Whoever waits longest does so because too few of its cards have room."""
+    for lease in node.lease_queue.values():
+        room = [uuid for uuid in lease.among if _has_room(node, node.gpus[uuid], lease)]
+        if len(room) >= lease.count:
+            yield f"lease {lease.id} waits although {', '.join(room)} have room"
+        return
+
+
+def _has_room(node: Node, gpu: GpuState, lease: Lease) -> bool:
+    context = gpu.largest_context if gpu.declared is None else 0
+    size = 0 if lease.mem is None else min(lease.mem + context, reservable(node, gpu))
+    return gpu.reserved.cores + (lease.cores or 0) <= WHOLE and gpu.reserved.bytes + size <= reservable(node, gpu)
+
+
 def _names(members: dict[int, Attachment]) -> str:
     return ", ".join(f"{client:016x}" for client in members)
 
@@ -281,4 +314,6 @@ INVARIANTS = {
     "nobody starves": _nobody_starves,
     "turns end": _turns_end,
     "gangs drain together": _gangs_complete,
+    "leases fit": _leases_fit,
+    "the first lease waits for room only": _first_lease_waits_for_room,
 }

@@ -14,7 +14,7 @@ from nvshare.core.commands import DenyMemory, GrantMemory, HoldMemory, Level, Lo
 from nvshare.core.policy.admission import admit
 from nvshare.core.policy.multiprogramming import MIB, extra, fixed, limit, oversubscribed, room
 from nvshare.core.policy.residency import Claim, Stake, plan, steps
-from nvshare.core.state import Attachment, Client, GpuState, HeldRequest, Node, Standing
+from nvshare.core.state import Attachment, Client, Denied, GpuState, HeldRequest, Node, Standing
 
 ON_THE_CARD = (Standing.RUNNING, Standing.DRAINING, Standing.STUCK)
 
@@ -55,6 +55,7 @@ class Residency:
         denial = admit(place, size, node.gpus.values(), node.settings)
         if denial is not None:
             node.counters.memory_denied += 1
+            place.client.group.denied = Denied(gpu.uuid, size, denial.limit, denial.reason)
             node.commands.append(
                 DenyMemory(place.client.id, gpu.uuid, request.number, size, denial.limit, denial.reason)
             )

@@ -2,7 +2,8 @@
 
 It never raises on an event: what concerns an unknown client or card is ignored with a log line, and a client that
 breaks the rules is expelled with a reason. ``selection.py`` says whose turn it is, ``turns.py`` carries it out,
-``residency.py`` whose memory is on the cards, ``ledger.py`` books it, ``limits.py`` keeps quotas.
+``residency.py`` whose memory is on the cards, ``ledger.py`` books it, ``limits.py`` keeps quotas,
+``leases.py`` reserved places.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from nvshare.core import events, ledger
 from nvshare.core.commands import Command, Expel, Level, Log, SchedOff, SchedOn, WakeAt
 from nvshare.core.compute import Compute
 from nvshare.core.invariants import check
+from nvshare.core.leases import Leases
 from nvshare.core.limits import Limits
 from nvshare.core.policy.demand import measured
 from nvshare.core.policy.multiprogramming import MIB
@@ -32,6 +34,7 @@ class Scheduler:
         self._compute = Compute(self._node)
         self._limits = Limits(self._node)
         self._wake: float | None = None
+        self._leases = Leases(self._node, self._limits)
         self._handlers: dict[type[events.Event], Callable[[Any], None]] = {
             events.GpuAdded: self._gpu_added,
             events.ClientRegistered: self._client_registered,
@@ -50,6 +53,8 @@ class Scheduler:
             events.GroupOpened: self._group_opened,
             events.GroupClosed: self._group_closed,
             events.LimitsChanged: self._limits_changed,
+            events.LeaseRequested: self._leases.request,
+            events.LeaseReleased: self._leases.release,
             events.TimerFired: self._timer_fired,
         }
 
@@ -109,6 +114,7 @@ class Scheduler:
             node.gpus = dict(sorted(node.gpus.items()))
         gpu.total, gpu.name, gpu.declared = event.total, event.name, event.declared
         self._capacity_changed(gpu)
+        self._leases.serve()
         self._turns.reconsider(gpu)
 
     def _capacity_changed(self, gpu: GpuState) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from nvshare.core.policy.multiprogramming import oversubscribed, reason
 from nvshare.core.policy.quantum import explain, quantum
 from nvshare.core.residency import can_ever_run
-from nvshare.core.state import Attachment, Client, GpuState, Group, Node, Standing
+from nvshare.core.state import Attachment, Client, GpuState, Group, Lease, Node, Standing
 
 VERSION = 1  # of this layout
 GIB = 1 << 30
@@ -118,6 +118,30 @@ class GroupView:
 
 
 @dataclass(frozen=True)
+class DeniedView:
+    """The last request for memory that was refused."""
+
+    gpu: str
+    bytes: int
+    limit: int
+    reason: str  # "quota", "card" or "host"
+
+
+@dataclass(frozen=True)
+class LeaseView:
+    id: str
+    label: str
+    pid: int
+    state: str  # "waiting", "held" or "quarantined"
+    reason: str | None  # why its place is kept although its holder is gone
+    gpus: tuple[str, ...]
+    mem: int | None
+    cores: int | None
+    count: int
+    denied: DeniedView | None
+
+
+@dataclass(frozen=True)
 class CountersView:
     grants: int
     drops: int
@@ -135,6 +159,7 @@ class Snapshot:
     gpus: tuple[GpuView, ...]
     clients: tuple[ClientView, ...]
     groups: tuple[GroupView, ...]
+    leases: tuple[LeaseView, ...]
     counters: CountersView
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,6 +181,7 @@ def take(node: Node, now: float) -> Snapshot:
         gpus=tuple(_gpu(node, gpu) for gpu in node.gpus.values()),
         clients=tuple(_client(node, client, now) for client in node.clients.values()),
         groups=tuple(_group(group) for group in node.groups.values()),
+        leases=tuple(_lease(node, lease) for lease in node.leases.values()),
         counters=CountersView(**asdict(node.counters)),
     )
 
@@ -332,6 +358,26 @@ def _group(group: Group) -> GroupView:
         priority=group.rank.name.lower(),
         clients=_ids(group.clients),
         allocated=dict(group.allocated),
+    )
+
+
+def _lease(node: Node, lease: Lease) -> LeaseView:
+    group = node.groups.get(lease.group)
+    denied = group.denied if group is not None else None
+    state = "waiting" if lease.id in node.lease_queue else "held" if lease.quarantine is None else "quarantined"
+    return LeaseView(
+        id=lease.id,
+        label=lease.label,
+        pid=lease.pid,
+        state=state,
+        reason=lease.quarantine,
+        gpus=tuple(lease.reserved),
+        mem=lease.mem,
+        cores=lease.cores,
+        count=lease.count,
+        denied=None
+        if denied is None
+        else DeniedView(denied.gpu, denied.bytes, denied.limit, denied.reason.name.lower()),
     )
 
 

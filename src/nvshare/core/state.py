@@ -17,7 +17,7 @@ from nvshare.core.commands import Command
 from nvshare.core.events import Event, Unmanaged
 from nvshare.core.policy.precedence import Layers
 from nvshare.core.policy.quantum import REMEMBERED
-from nvshare.core.settings import SIZE_MAX, Priority, Settings
+from nvshare.core.settings import SIZE_MAX, DenyReason, Priority, Settings
 from nvshare.core.state_compute import CardCompute, PlaceCompute
 
 STORY_LENGTH = 40  # events remembered for the message of a broken invariant
@@ -172,6 +172,34 @@ class Client:
         return f"{self.id:016x}"
 
 
+@dataclass(slots=True)
+class Reserved:
+    """What leases have reserved of one card: percent of its time, bytes, and how many leases there are."""
+
+    cores: int = 0
+    bytes: int = 0
+    leases: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A place on cards that belongs to one holder and the processes below it. Waits while it has reserved nothing."""
+
+    id: str
+    label: str
+    pid: int  # of its holder
+    mem: int | None
+    cores: int | None
+    count: int  # cards
+    among: tuple[str, ...]  # those it may have
+    reserved: dict[str, Reserved] = field(default_factory=dict)  # by card
+    quarantine: str | None = None  # its holder is gone, but not everything of it: what is left, in words
+
+    @property
+    def group(self) -> str:
+        return f"lease:{self.id}"
+
+
 @dataclass(slots=True, eq=False)
 class GpuState:
     """One card (or MIG instance) and its queue. ``running`` and ``queue`` are ordered: by grant and by arrival."""
@@ -218,11 +246,22 @@ class GpuState:
     moved_in: int = 0
     last_switch: Switch | None = None
     compute: CardCompute = field(default_factory=CardCompute)
+    reserved: Reserved = field(default_factory=Reserved)  # by leases
 
     @property
     def is_physical(self) -> bool:
         """What contexts and outsiders take counts: the card's size is measured, or others than clients use it too."""
         return self.declared is None or self.unmanaged_bytes > 0
+
+
+@dataclass(frozen=True)
+class Denied:
+    """A request for memory that was refused."""
+
+    gpu: str
+    bytes: int
+    limit: int
+    reason: DenyReason
 
 
 @dataclass(slots=True, eq=False)
@@ -237,6 +276,7 @@ class Group:
     priority: Layers[Priority] = field(default_factory=Layers)
     clients: dict[int, Client] = field(default_factory=dict)
     allocated: dict[str, int] = field(default_factory=dict)  # bytes of all its clients, by card
+    denied: Denied | None = None  # the last request of its clients that was refused
 
     @property
     def core_percent(self) -> int:
@@ -277,6 +317,8 @@ class Node:
     gpus: dict[str, GpuState] = field(default_factory=dict)  # in UUID order
     clients: dict[int, Client] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)  # waiting, held and quarantined
+    lease_queue: dict[str, Lease] = field(default_factory=dict)  # those that wait, by arrival
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
     shifted: list[Attachment] = field(default_factory=list)  # grants that began or ended; compute turns follow

@@ -35,6 +35,8 @@ class ClientConnection(asyncio.Protocol):
         self.owned_run: int | None = (
             None  # the process whose descendants form the group that lives with this connection
         )
+        self.owned_lease: str | None = None  # that lives with this connection
+        self.awaits_lease = False  # it was asked for and not answered yet
         self._decoder = Decoder()
         self._encoder = Encoder()
         self._pidfd: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,11 @@ from nvshare.core import events
 from nvshare.core.settings import Mode, Priority, SwitchTime
 from nvshare.daemon.translate import printable
 
-OPERATIONS = ("status", "set", "limit", "run")
-TARGETS = ("client", "pid", "pod", "run")
+OPERATIONS = ("status", "set", "limit", "run", "lease")
+TARGETS = ("client", "pid", "pod", "run", "lease")
 _MAX_LABEL = 64
+_MAX_CARDS = 1024  # named in one request
+_LEASE_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class ControlError(Exception):
@@ -153,16 +156,61 @@ def limits_change(now: float, group: str, request: Request) -> events.LimitsChan
 def run_opened(now: float, group: str, request: Request) -> events.GroupOpened:
     """``run``."""
     _only(request, "label", "mem", "cores", "priority")
-    label = request.get("label") or ""
-    if not isinstance(label, str):
-        raise ControlError("label is text")
     return events.GroupOpened(
         now,
         group,
-        label=printable(label[:_MAX_LABEL]),
+        label=_label(request),
         mem_limit=_memory(request),
         core_limit=_cores(request),
         priority=_priority(request),
+    )
+
+
+def _label(request: Request) -> str:
+    label = request.get("label") or ""
+    if not isinstance(label, str):
+        raise ControlError("label is text")
+    return printable(label[:_MAX_LABEL])
+
+
+def _cards(value: Any, name: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not 0 < len(value) <= _MAX_CARDS:
+        raise ControlError(f"{name} is a list of 1 to {_MAX_CARDS} GPUs")
+    if not all(isinstance(uuid, str) and len(uuid) <= 100 for uuid in value):
+        raise ControlError(f"{name} names GPUs by UUID")
+    return tuple(map(printable, value))
+
+
+def lease_again(request: Request) -> tuple[str, tuple[str, ...]] | None:
+    """The id and the cards of a lease that was held under an earlier scheduler."""
+    again = request.get("again")
+    if again is None:
+        return None
+    if not isinstance(again, dict) or set(again) != {"id", "gpus"} or not isinstance(again["id"], str):
+        raise ControlError('again is {"id", "gpus"} of a lease that was held before')
+    if not _LEASE_ID.fullmatch(again["id"]):
+        raise ControlError("the id of a lease has 16 hexadecimal digits")
+    return again["id"], _cards(again["gpus"], "gpus")
+
+
+def lease_requested(now: float, lease: str, pid: int, request: Request) -> events.LeaseRequested:
+    """``lease``; whether there is room for it, the core knows."""
+    _only(request, "label", "mem", "cores", "gpus", "among", "again")
+    count = request.get("gpus", 1)
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MAX_CARDS:
+        raise ControlError(f"gpus is how many GPUs: a whole number from 1 to {_MAX_CARDS}")
+    among = request.get("among")
+    again = lease_again(request)
+    return events.LeaseRequested(
+        now,
+        lease,
+        label=_label(request),
+        pid=pid,
+        mem=_memory(request),
+        cores=_cores(request),
+        count=count,
+        among=None if among is None else _cards(among, "among"),
+        held=() if again is None else again[1],
     )
 
 

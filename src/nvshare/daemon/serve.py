@@ -75,6 +75,7 @@ async def _serve(config: SchedulerConfig, place: Place, source: CardSource, read
                 card_memory=config.card_memory,
                 max_connections=_affordable_connections(),
                 about=me,
+                lease_marker=place.socket.with_suffix(".leases"),
             )
             server = await loop.create_unix_server(lambda: ClientConnection(daemon), sock=listener)
             gc.freeze()  # what lives until the end need not be looked at again

@@ -10,6 +10,7 @@ import secrets
 import threading
 from collections import Counter, deque
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol
 
 from nvshare import __version__
@@ -18,6 +19,7 @@ from nvshare.core.snapshot import Share
 from nvshare.daemon import control, identity
 from nvshare.daemon.connection import ClientConnection
 from nvshare.daemon.contexts import ContextMeter, Recorded
+from nvshare.daemon.leases import LeaseDesk
 from nvshare.daemon.offences import OffenceLog
 from nvshare.daemon.outsiders import Look, Outsiders
 from nvshare.daemon.translate import registration, to_message
@@ -75,18 +77,18 @@ class Daemon:
         card_memory: int | None = None,
         max_connections: int = MAX_CONNECTIONS,
         about: dict[str, Any] | None = None,
+        lease_marker: Path | None = None,
     ) -> None:
         self.loop = loop
         self.offences = OffenceLog()
         self._core = core
         self._source = source
-        self._about = about or {}
         self._max_connections = max_connections
         self._now = loop.time()
         self._connections: set[ClientConnection] = set()
         self._per_user: Counter[int] = Counter()
         self._clients: dict[int, ClientConnection] = {}
-        self._runs: dict[int, str] = {}  # process of an `nvshare run` -> its group
+        self._runs: dict[int, str] = {}  # process of an `nvshare run` or lease -> its group
         self._run_owners: dict[int, ClientConnection] = {}
         self._owing: dict[ClientConnection, float] = {}  # connections with an incomplete frame, and since when
         self._events: deque[events.Event] = deque()
@@ -101,7 +103,9 @@ class Daemon:
         self._status_again = 0.0  # when the next snapshot may be taken
         self._idle_since: float | None = self._now
         self._own_pod = identity.pod_of(os.getpid())
+        self._leases = LeaseDesk(self, self._runs, lease_marker)
         cards = source.cards()
+        self._about = {**(about or {}), "cards": [card.uuid for card in cards]}
         self.known_gpus = frozenset(card.uuid for card in cards)
         for card in cards:
             self.dispatch(events.GpuAdded(self.now(), card.uuid, card.total, card.name, card_memory))
@@ -112,6 +116,7 @@ class Daemon:
         self._housekeeping.cancel()
         if self._timer is not None:
             self._timer.cancel()
+        self._leases.close()
         self._core = _Stopped()
         for connection in list(self._connections):
             connection.hang_up()
@@ -145,6 +150,8 @@ class Daemon:
             self._wake_at(command.at)
         elif isinstance(command, commands.Log):
             _LOG.log(_LEVELS[command.level], "%s", command.text)
+        elif isinstance(command, (commands.LeaseGranted, commands.LeaseRefused)):
+            self._leases.answer(command)
         elif isinstance(command, commands.Expel):
             offender = self._clients.get(command.client)
             if offender is not None:
@@ -199,13 +206,14 @@ class Daemon:
         client = self._client_id(message.previous_id, pid)
         pod = self._pod_of(pid)
         connection.ancestors = tuple(identity.ancestry(pid))
-        group = identity.group_of(connection.ancestors, pod, self._runs, client)
+        group = self._leases.group_of(identity.group_of(connection.ancestors, pod, self._runs, client), pid)
         event = registration(
             self.now(), message, client=client, group=group, pid=pid, in_pod=pod is not None, gpus=gpus
         )
         connection.client, connection.group = client, group
         connection.pod_name = f"{event.pod_namespace}/{event.pod_name}" if pod else ""
         self._clients[client] = connection
+        self._leases.joined(group, pid)
         self.dispatch(event)
 
     def _client_id(self, previous: int, pid: int) -> int:
@@ -236,14 +244,9 @@ class Daemon:
         ancestors = tuple(identity.ancestry(pid))
         group = identity.group_of(ancestors, self._pod_of(pid), self._runs, 0)
         if not group.startswith("process:"):
-            return group
+            return self._leases.group_of(group, pid)
         groups = {connection.peer.pid: connection.group for connection in self._clients.values()}
         return next((groups[ancestor] for ancestor in ancestors if ancestor in groups), group)
-
-    def _pod_of(self, pid: int) -> str | None:
-        pod = identity.pod_of(pid)
-        # A scheduler inside a pod that serves that pod: everybody is in it, so it tells nobody apart.
-        return None if pod == self._own_pod else pod
 
     def forget(self, connection: ClientConnection) -> None:
         """A connection ended: what it held is free at once."""
@@ -257,6 +260,7 @@ class Daemon:
         if self._clients.get(connection.client) is connection:
             del self._clients[connection.client]
             self.dispatch(events.ClientGone(self.now(), connection.client))
+        self._leases.ended(connection)
         pid = connection.owned_run
         if pid is not None:
             del self._run_owners[pid]
@@ -276,6 +280,10 @@ class Daemon:
             self._start_sample()
 
     # --- what contexts cost, and who else is on the cards
+
+    def process_memory(self) -> ProcessMemory:
+        """What NVML says that processes take, by (GPU, pid). May take a while: call from a thread."""
+        return self._source.process_memory()
 
     def _waits_for_sample(self, request: events.MemoryRequested) -> bool:
         """What a new client's context takes, and who else is on the card, is known before memory is given out."""
@@ -334,10 +342,16 @@ class Daemon:
 
     def answer_control(self, connection: ClientConnection, body: bytes) -> None:
         """Answer one control request."""
+        if connection.awaits_lease:
+            connection.refuse("one request at a time: this connection waits for its lease")
+            return
         try:
             request = control.parse(body)
             if request["op"] == "status":
                 self._ask_status(connection)
+                return
+            if request["op"] == "lease":
+                self._leases.ask(connection, request)
                 return
             operation = {"set": self._set, "limit": self._limit, "run": self._run}[request["op"]]
             answer = control.reply(**operation(connection, request))
@@ -411,7 +425,9 @@ class Daemon:
 
     def _group_of(self, target: control.Target) -> str:
         if target.kind == "run" and target.value.isdecimal() and int(target.value) in self._runs:
-            return self._group_around(tuple(identity.ancestry(int(target.value))))
+            return self.group_around(tuple(identity.ancestry(int(target.value))))
+        if target.kind == "lease":
+            return self._leases.group_named(target.value)
         for client, connection in self._clients.items():
             names = {"client": f"{client:016x}", "pid": str(connection.peer.pid), "pod": connection.pod_name}
             if names.get(target.kind) == target.value:
@@ -435,21 +451,32 @@ class Daemon:
         self._run_owners[pid] = connection
         self._runs[pid] = event.group
         self.dispatch(event)
-        self._regroup(pid)
-        around = self._group_around(tuple(identity.ancestry(pid)))
+        self.regroup(pid)
+        around = self.group_around(tuple(identity.ancestry(pid)))
         inside = around.removeprefix("run:") if around != event.group else None
         return {"run": str(pid), "inside": inside}
 
-    def _group_around(self, run_and_ancestors: tuple[int, ...]) -> str:
+    def group_above(self, pid: int) -> str:
+        """The group that processes below this one belong to: its pod, else as ``group_around``."""
+        pod = self._pod_of(pid)
+        return f"pod:{pod}" if pod is not None else self.group_around(tuple(identity.ancestry(pid)))
+
+    def _pod_of(self, pid: int) -> str | None:
+        """A scheduler inside a pod that serves that pod: everybody is in it, so it tells nobody apart."""
+        pod = identity.pod_of(pid)
+        return None if pod == self._own_pod else pod
+
+    def group_around(self, run_and_ancestors: tuple[int, ...]) -> str:
         """The group that the processes of a run belong to: that of the outermost run it is in."""
         return identity.group_of(run_and_ancestors, None, self._runs, 0)
 
-    def _regroup(self, run_pid: int) -> None:
-        """Clients that registered before their run came back (after our restart) are asked to register again."""
+    def regroup(self, run_pid: int) -> None:
+        """Clients that registered before their run or lease came back (after our restart) register again."""
         for connection in list(self._clients.values()):
             if connection.group.startswith("pod:") or run_pid not in connection.ancestors:
                 continue
-            if connection.group != self._group_around(connection.ancestors):
+            group = self._leases.group_of(self.group_around(connection.ancestors), connection.peer.pid)
+            if connection.group != group:
                 connection.hang_up()
 
 

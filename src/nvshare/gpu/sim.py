@@ -25,6 +25,7 @@ from typing import Any
 
 from nvshare import config, native
 from nvshare.gpu.profiles import Profile, parse_node
+from nvshare.procfs import start_time
 
 __all__ = ["NodeNotFound", "SimError", "SimNode", "down", "find", "names", "nodes", "parse_node", "up"]
 
@@ -105,7 +106,7 @@ class _Layout:
                 state, self.slots_offset + number * self.slot_stride
             )
             if pid != 0:
-                total, alive = size + managed + leaving, _start_time(pid) == started
+                total, alive = size + managed + leaving, start_time(pid) == started
                 found.append(_Slot(pid, gpu, started, total, bool(has_context), pinned, alive))
         return found
 
@@ -172,7 +173,7 @@ class SimNode:
             pid, gpu, started, *traffic = _ACCOUNT_LAYOUT.unpack_from(
                 state, layout.accounts + number * layout.account_stride
             )
-            if pid == 0 or (pid in result[gpu] and started != _start_time(pid)):
+            if pid == 0 or (pid in result[gpu] and started != start_time(pid)):
                 continue  # never used, or an older process of the same number
             owned = [slot for slot in slots if (slot.pid, slot.gpu, slot.alive) == (pid, gpu, True)]
             pinned = sum(slot.pinned for slot in owned if slot.start_time == started)
@@ -360,16 +361,6 @@ def _check_same(node: SimNode, spec: str, speed: float | None, profile: Profile)
         )
 
 
-def _start_time(pid: int) -> int:
-    """When a process started, in ticks since boot; 0 when it is gone or a zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    fields = text.rpartition(")")[2].split()
-    return 0 if fields[0] in "ZXx" else int(fields[19])
-
-
 def _scheduler_pid(directory: Path) -> int | None:
     """The node's scheduler: who listens on its socket, else who its pid file names."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -384,12 +375,12 @@ def _scheduler_pid(directory: Path) -> int | None:
 def _stop_scheduler(directory: Path) -> None:
     """End the node's scheduler, if there is one, and wait until it is gone."""
     pid = _scheduler_pid(directory)
-    started = _start_time(pid) if pid else 0
+    started = start_time(pid) if pid else 0
     if pid is None or not started or b"nvshare" not in Path(f"/proc/{pid}/cmdline").read_bytes():
         return  # gone, and perhaps its number was taken by another program
     for step in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, step)
         deadline = time.monotonic() + _STOP_GRACE
-        while _start_time(pid) == started and time.monotonic() < deadline:
+        while start_time(pid) == started and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -37,6 +37,7 @@ SNAPSHOT = {
                    "waiting_for": "turn of a12c4b64b99e09dc, at most 9 s", **COMPUTE, "quota": 100, "mode": "free",
                    "waiting_for_turn": None}]},
     ],
+    "leases": [],
     "groups": [{"id": "run:4711", "label": "trial-7"}, {"id": "pod:x", "label": ""}],
 }  # fmt: skip
 
@@ -146,3 +147,13 @@ def test_processes_outside_nvshare_are_named_with_what_they_have():
     outside = "blender (pid 4711, 3.0 GiB), [red]x (pid unknown, size unknown)"
     assert f"#0 is used outside nvshare too: {outside}" in text
     assert "#1 is used outside" not in text
+
+
+def test_leases_are_shown_with_why_a_place_is_kept():
+    lease = {"id": "00aa11bb22cc33dd", "pid": 7, "label": "trial", "gpus": [UUIDS[1]], "mem": GIB, "cores": 25}
+    held, kept = {**lease, "state": "held", "reason": None}, {**lease, "state": "quarantined", "reason": "7 is there"}
+    text = draw({**SNAPSHOT, "leases": [held, kept]}, 120)
+    for expected in ("LEASE", "00aa11bb22cc33dd", "trial", "#1", "held", "quarantined", "1.0 GiB", "25 %"):
+        assert expected in text
+    assert "lease 00aa11bb22cc33dd has ended, its place is kept: 7 is there" in text
+    assert "LEASE" not in draw(SNAPSHOT, 120)

@@ -9,7 +9,7 @@ from core_scene import GIB, A, B, Scene
 
 from nvshare.core.invariants import INVARIANTS, InvariantBroken
 from nvshare.core.settings import Mode
-from nvshare.core.state import HeldRequest, Node, Standing
+from nvshare.core.state import HeldRequest, Lease, Node, Standing
 
 
 def busy_scene() -> Scene:
@@ -109,6 +109,15 @@ def move_nothing(node: Node) -> None:
     place.client.can_swap = True
 
 
+def reserve_twice(node: Node) -> None:
+    node.gpus[A].reserved.cores += 60
+
+
+def keep_a_lease_waiting(node: Node) -> None:
+    lease = Lease("x", "", 1, None, None, 1, (A,))
+    node.leases["x"] = node.lease_queue["x"] = lease
+
+
 @pytest.mark.parametrize(
     ("name", "sabotage"),
     [
@@ -126,6 +135,8 @@ def move_nothing(node: Node) -> None:
         ("nobody starves", starve),
         ("turns end", drain_for_ever),
         ("gangs drain together", split_the_gang),
+        ("leases fit", reserve_twice),
+        ("the first lease waits for room only", keep_a_lease_waiting),
     ],
 )
 def test_a_broken_invariant_is_found(name: str, sabotage: Callable[[Node], None]) -> None:

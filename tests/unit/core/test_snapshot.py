@@ -141,6 +141,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                 "allocated": {A: 0, B: 0},
             },
         ],
+        "leases": [],
         "counters": {
             "grants": 1,
             "drops": 0,

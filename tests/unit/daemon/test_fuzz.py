@@ -34,6 +34,9 @@ CONTROL_BODIES = tuple(
         {"op": "limit", "target": {"pid": os.getpid()}, "mem": 1 << 30},
         {"op": "limit", "target": {"pid": os.getpid()}, "mem": None, "cores": 50},
         {"op": "run", "label": "x"},
+        {"op": "lease", "mem": 1 << 30, "cores": 25},
+        {"op": "lease", "cores": 100, "gpus": 2},
+        {"op": "lease", "gpus": 1, "again": {"id": "0123456789abcdef", "gpus": [GPUS[0]]}},
         {"op": "nonsense"},
         [],
     )

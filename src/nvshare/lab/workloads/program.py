@@ -66,6 +66,11 @@ class Program:
         ]
         context.synchronize()
 
+    def run_loop(self, workload: Workload) -> None:
+        """Further adds, as many as this workload has, on the same matrices."""
+        self._workload = workload
+        self.loop()
+
     def loop(self) -> None:
         if self._workload.busy:
             self._busy_loop()

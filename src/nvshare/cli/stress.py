@@ -1,0 +1,197 @@
+"""``nvshare stress``: proves leases, launches and shutdown on this machine, or on a simulated node."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from nvshare import config
+from nvshare.cli.launch import where
+from nvshare.cli.options import OneLineCommand, fail
+from nvshare.client.connection import Connection, SchedulerError
+from nvshare.gpu import sim
+from nvshare.lab.stress.meter import GpuLog, meter_of
+from nvshare.lab.stress.run import Plan, Report, Watchers, carry_out_plan
+from nvshare.lab.stress.scene import Scene
+from nvshare.launch.errors import LaunchError, NoGpu
+from nvshare.launch.place import Cards, Place, find_cards
+from nvshare.launch.supervised import Supervised
+from nvshare.launch.visible import BadChoice, choose
+
+PASSED, FAILED, SKIPPED = 0, 1, 77
+_PERCENT = click.FloatRange(0, 100)
+_MIB = 1 << 20
+
+
+@click.command(cls=OneLineCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--workers", type=click.IntRange(1, 1024), help="Workers at once. Default: two per GPU.")
+@click.option("--duration", type=click.FloatRange(min=0, min_open=True), default=60, show_default=True, help="Seconds.")
+@click.option("--memory", type=click.IntRange(16), default=256, show_default=True, help="MB of each worker, in all.")
+@click.option("--gpus", metavar="0,2|all", default="all", show_default=True, help="Which GPUs, by index or UUID.")
+@click.option("--skip-stress", is_flag=True, help="Only the launch configurations.")
+@click.option("--skip-launch", is_flag=True, help="Without the launch configurations.")
+@click.option("--faults", is_flag=True, help="Also kill, hang, leak and restart on purpose.")
+@click.option("--cleanup", is_flag=True, help="End what this test started: a simulated node, a scheduler.")
+@click.option("--verbose", is_flag=True, help="Each worker's process and GPU.")
+@click.option("--gpu-log", type=click.Path(path_type=Path, dir_okay=False), help="CSV with a line per GPU and second.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="The whole result.")
+@click.option("--min-success", type=_PERCENT, default=100, show_default=True, help="Percent of workers.")
+@click.option("--min-launch", type=_PERCENT, default=100, show_default=True, help="Percent of configurations.")
+@click.option("--sim", "spec", metavar="NODE", help="On a simulated node, e.g. 4xT4.")
+@click.option("--speed", type=float, help="How many times as fast as life the simulated node runs. Default: 1.")
+def command(
+    workers: int | None,
+    duration: float,
+    memory: int,
+    gpus: str,
+    skip_stress: bool,
+    skip_launch: bool,
+    faults: bool,
+    cleanup: bool,
+    verbose: bool,
+    gpu_log: Path | None,
+    json_file: Path | None,
+    min_success: float,
+    min_launch: float,
+    spec: str | None,
+    speed: float | None,
+) -> None:
+    """Workers allocate, compute and check their data; then it is seen whether anything is left of them.
+
+    \b
+    nvshare stress                                      on the GPUs of this machine
+    nvshare stress --workers 12 --memory 1024 --faults
+    nvshare stress --sim 4xT4 --duration 15             on simulated ones
+    nvshare stress --skip-stress                        launch configurations only
+
+    Exit code: 0 passed, 1 failed, 2 usage or set-up, 77 skipped because there is no GPU.
+    """
+    if skip_stress and skip_launch and not faults:
+        fail("--skip-stress and --skip-launch leave nothing to do", 2)
+    was_up = set(sim.names()) if spec is not None else set()
+    place = where(spec, speed)
+    cards = _cards(place, gpus)
+    _require_memory(memory, cards)
+    plan = Plan(
+        workers or 2 * len(cards.allowed),
+        duration,
+        memory * _MIB,
+        not skip_stress,
+        not skip_launch,
+        faults,
+        min_success,
+        min_launch,
+    )
+    directory = Path(tempfile.mkdtemp(prefix="nvshare-stress-"))
+    try:
+        report = _carry_out(plan, Scene(place, cards, meter_of(place), directory), gpu_log, verbose)
+    except (LaunchError, SchedulerError, sim.SimError) as error:
+        fail(str(error), 2)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        if cleanup:
+            _clean_up(place, cards, made=place.simulated is not None and place.simulated not in was_up)
+    _show(report)
+    if json_file is not None:
+        json_file.write_text(json.dumps(report.to_dict(), indent=1) + "\n")
+    raise SystemExit(PASSED if report.passed else FAILED)
+
+
+def _cards(place: Place, gpus: str) -> Cards:
+    try:
+        cards = find_cards(place)
+    except NoGpu as error:
+        _skip(str(error))
+    except LaunchError as error:
+        fail(str(error), 2)
+    if not cards.allowed:
+        _skip("CUDA_VISIBLE_DEVICES leaves no GPU of this machine to use")
+    if gpus == "all":
+        return cards
+    try:
+        return replace(cards, allowed=choose(gpus, cards.all, cards.allowed))
+    except BadChoice as error:
+        fail(f"--gpus {gpus}: {error}", 2)
+
+
+def _skip(reason: str) -> NoReturn:
+    click.echo(f"SKIPPED: {reason}")
+    raise SystemExit(SKIPPED)
+
+
+def _require_memory(memory: int, cards: Cards) -> None:
+    smallest = min(cards.sizes[uuid] for uuid in cards.allowed)
+    if memory * _MIB > smallest:
+        fail(f"--memory {memory}: the smallest GPU to be used has {config.format_size(smallest)}", 2)
+
+
+def _carry_out(plan: Plan, scene: Scene, gpu_log: Path | None, verbose: bool) -> Report:
+    def began(number: int, process: Supervised) -> None:
+        granted = process.granted
+        if verbose and granted is not None:
+            index = ", ".join(str(scene.cards.index(uuid)) for uuid in granted.gpus)
+            click.echo(f"  worker {number}: process {process.pid} on GPU {index}")
+
+    def step(name: str) -> None:
+        if verbose:
+            click.echo(f"  {name}")
+
+    where_ = f"simulated node {scene.place.simulated}" if scene.place.simulated else "this machine"
+    title = f"{plan.workers} workers on {len(scene.cards.allowed)} GPUs of {where_}, {plan.memory // _MIB} MB each"
+    click.echo(f"Stress test: {title}")
+    watchers = Watchers(lambda name: click.echo(f"- {name}"), step, began)
+    if gpu_log is None:
+        return carry_out_plan(title, plan, scene, watchers)
+    with GpuLog(gpu_log, scene.meter, scene.cards.all):
+        return carry_out_plan(title, plan, scene, watchers)
+
+
+def _show(report: Report) -> None:
+    for verdict in report.verdicts:
+        click.echo(f"[{_word(verdict.passed)}] {verdict.name}: {verdict.detail}")
+    for fault in report.faults:
+        click.echo(f"[{_word(fault.survived)}] fault, {fault.name}: {fault.detail} ({fault.seconds:.1f} s)")
+    for line in _figure_lines(report):
+        click.echo(line)
+    click.echo("PASSED" if report.passed else "FAILED")
+
+
+def _word(passed: bool | None) -> str:
+    return {True: "PASS", False: "FAIL", None: "SKIP"}[passed]
+
+
+def _figure_lines(report: Report) -> Sequence[str]:
+    figures = report.figures
+    if not figures:
+        return ()
+    error = figures["quota_error_points"]
+    measured = "not measured" if error is None else f"{error:+.1f} points at most (reported, not judged)"
+    wait, worst = figures["lease_wait_p50_s"] or 0.0, figures["lease_wait_p99_s"] or 0.0
+    return (
+        f"operations per second: {figures['ops_per_second']:.1f}",
+        f"compute quota {figures['quota_percent']:.0f} %, beyond it: {measured}",
+        f"wait for a lease: {wait * 1e3:.1f} ms at the median, {worst * 1e3:.1f} ms at the 99th percentile",
+    )
+
+
+def _clean_up(place: Place, cards: Cards, made: bool) -> None:
+    """What this test made and nothing else."""
+    if made and place.simulated is not None:
+        sim.down(place.simulated)
+        return
+    if cards.started:
+        try:
+            with Connection(place.socket) as connection:
+                scheduler = connection.status()["scheduler"]
+            os.kill(int(scheduler["pid"]), signal.SIGTERM)
+        except (SchedulerError, ProcessLookupError, PermissionError):
+            return

@@ -1,0 +1,58 @@
+"""Least-loaded placement of leases.
+
+Guarantees: a lease goes to the cards with the least (reserved cores, reserved bytes, leases, live clients), different
+ones where it wants several; reservations never exceed 100 % of a card's time or its bytes; and whoever was first among
+those who want the same card is served first there: a request that must wait keeps later ones from all the cards it
+could have had, so that nobody waits for more than what was held when it came and what came before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+WHOLE = 100  # percent of a card's time
+
+
+@dataclass(frozen=True)
+class Load:
+    """What leases have reserved of one card, and what else is on it."""
+
+    capacity: int  # bytes that can be reserved
+    context: int  # bytes that a further process takes before it allocates anything
+    cores: int = 0
+    bytes: int = 0
+    leases: int = 0
+    clients: int = 0
+
+    def footprint(self, mem: int | None) -> int:
+        """What a lease with this quota reserves; never more than the card, or it would wait for ever."""
+        return 0 if mem is None else min(mem + self.context, self.capacity)
+
+    def fits(self, mem: int | None, cores: int | None) -> bool:
+        return self.cores + (cores or 0) <= WHOLE and self.bytes + self.footprint(mem) <= self.capacity
+
+    @property
+    def rank(self) -> tuple[int, int, int, int]:
+        return self.cores, self.bytes, self.leases, self.clients
+
+
+def never(loads: Mapping[str, Load], among: Iterable[str], mem: int | None, count: int) -> str | None:
+    """Why a lease can never be placed, whoever leaves; None: it can."""
+    candidates = list(among)
+    if count > len(candidates):
+        return f"{count} GPUs are asked for, and there are {len(candidates)} to choose from"
+    if mem is not None and sum(load.capacity >= mem for load in map(loads.__getitem__, candidates)) < count:
+        largest = max(loads[uuid].capacity for uuid in candidates)
+        return f"{mem} bytes are asked for, and the largest GPU to choose from has {largest}"
+    return None
+
+
+def place(
+    loads: Mapping[str, Load], among: Sequence[str], mem: int | None, cores: int | None, count: int
+) -> tuple[str, ...] | None:
+    """The cards for a lease, least loaded first; None when there are not enough with room."""
+    fitting = [uuid for uuid in among if loads[uuid].fits(mem, cores)]
+    if len(fitting) < count:
+        return None
+    return tuple(sorted(fitting, key=lambda uuid: (loads[uuid].rank, uuid))[:count])

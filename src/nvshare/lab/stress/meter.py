@@ -1,0 +1,120 @@
+"""What is on the cards, seen from outside of the workers: by NVML, or in the state of a simulated node."""
+
+from __future__ import annotations
+
+import csv
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from nvshare import config
+from nvshare.gpu import sim
+from nvshare.launch.place import Place
+
+_PERIOD = 1.0  # seconds between two samples of the log
+
+
+class Meter(Protocol):
+    def memory(self) -> dict[str, int]:
+        """Bytes in use on each card."""
+
+    def processes(self) -> dict[str, set[int]]:
+        """Who has a context on each card."""
+
+    def utilization(self) -> dict[str, int]:
+        """Percent of the time since the last look (or of the last second) in which each card was busy."""
+
+
+class SimulatedMeter:
+    def __init__(self, node: sim.SimNode) -> None:
+        self._node = node
+        self._busy: dict[str, tuple[float, int]] = {}
+
+    def memory(self) -> dict[str, int]:
+        return {gpu["uuid"]: int(gpu["memory_used"]) for gpu in self._node.counters()}
+
+    def processes(self) -> dict[str, set[int]]:
+        return {gpu["uuid"]: {int(one["pid"]) for one in gpu["contexts"]} for gpu in self._node.counters()}
+
+    def utilization(self) -> dict[str, int]:
+        percent = {}
+        for gpu in self._node.counters():
+            now, busy = time.monotonic(), int(gpu["busy_ns"])
+            before, earlier = self._busy.get(gpu["uuid"], (now - 1e-9, busy))
+            elapsed = max(1e-9, now - before) * self._node.speed
+            percent[gpu["uuid"]] = min(100, round(100 * (busy - earlier) / 1e9 / elapsed))
+            self._busy[gpu["uuid"]] = now, busy
+        return percent
+
+
+class NvmlMeter:
+    def __init__(self) -> None:
+        import pynvml
+
+        from nvshare.gpu.cards import NvmlCards
+
+        self._nvml = pynvml
+        self._cards = NvmlCards()
+
+    def memory(self) -> dict[str, int]:
+        return {uuid: int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used) for uuid, handle in self._handles()}
+
+    def processes(self) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {uuid: set() for uuid, _ in self._handles()}
+        for uuid, pid in self._cards.process_memory():
+            found[uuid].add(pid)
+        return found
+
+    def utilization(self) -> dict[str, int]:
+        percent = {}
+        for uuid, handle in self._handles():
+            try:
+                percent[uuid] = int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            except self._nvml.NVMLError:
+                percent[uuid] = 0  # MIG instances have none
+        return percent
+
+    def _handles(self) -> list[tuple[str, object]]:
+        return [(card.uuid, self._nvml.nvmlDeviceGetHandleByUUID(card.uuid)) for card in self._cards.cards()]
+
+
+def meter_of(place: Place) -> Meter:
+    """The meter of a place: the simulated node that it names or that our environment is in, else NVML."""
+    directory = config.child_environment(place.variables).get("NVSHARE_SIM_NODE")
+    return SimulatedMeter(sim.find(Path(directory).name)) if directory else NvmlMeter()
+
+
+class GpuLog:
+    """``--gpu-log``: timestamp, index, utilization (percent), memory (MiB), a line for each card and second."""
+
+    def __init__(self, path: Path, meter: Meter, cards: tuple[str, ...]) -> None:
+        self._file = path.open("w", newline="")
+        self._writer = csv.writer(self._file)
+        self._writer.writerow(("timestamp", "index", "utilization", "memory"))
+        self._meter = meter
+        self._cards = cards
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> GpuLog:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._file.close()
+
+    def _sample(self) -> None:
+        while True:
+            memory, busy = self._meter.memory(), self._meter.utilization()
+            for index, uuid in enumerate(self._cards):
+                row = (f"{time.time():.3f}", index, busy.get(uuid, 0), memory.get(uuid, 0) >> 20)
+                self._writer.writerow(row)
+            self._file.flush()
+            if self._stop.wait(_PERIOD):
+                return

@@ -1,0 +1,90 @@
+"""The five verdicts of the stress test: plain functions over what was seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``passed`` is None where it was not looked at."""
+
+    name: str
+    passed: bool | None
+    detail: str
+
+
+@dataclass(frozen=True)
+class State:
+    """What there is of ours, at one moment: on each card, and among the processes."""
+
+    processes: frozenset[int]
+    contexts: Mapping[str, frozenset[int]]
+    memory: Mapping[str, int]
+    leases: frozenset[str]
+
+
+def percent(part: int, whole: int) -> float:
+    return 100.0 * part / whole if whole else 0.0
+
+
+def success_rate(workers: Sequence[Mapping[str, Any]], required: float) -> Verdict:
+    good = sum(bool(worker.get("ok")) for worker in workers)
+    rate = percent(good, len(workers))
+    text = f"{good} of {len(workers)} workers allocated, computed and found their data right ({rate:.0f} %)"
+    wrong = next((str(worker.get("error")) for worker in workers if not worker.get("ok")), "")
+    return Verdict("success rate", rate >= required, f"{text}; {wrong}" if wrong else text)
+
+
+def launch_configurations(outcomes: Mapping[str, str], required: float) -> Verdict:
+    """``outcomes``: what was wrong with each configuration, empty where nothing was."""
+    good = sum(not problem for problem in outcomes.values())
+    text = f"{good} of {len(outcomes)} configurations are what workers see from inside"
+    wrong = "; ".join(f"{name}: {problem}" for name, problem in outcomes.items() if problem)
+    passed = percent(good, len(outcomes)) >= required
+    return Verdict("launch configurations", passed, f"{text}; {wrong}" if wrong else text)
+
+
+def process_set(before: State, after: State) -> Verdict:
+    left = sorted(after.processes - before.processes)
+    if left:
+        return Verdict("processes at baseline", False, f"still there: {', '.join(map(str, left))}")
+    return Verdict("processes at baseline", True, "no process is left")
+
+
+def balance(seen: Sequence[str], cards: Sequence[str]) -> Verdict:
+    """``seen``: the card that each worker really saw, of those that computed together."""
+    counts = Counter(seen)
+    strangers = set(counts) - set(cards)
+    if strangers:
+        return Verdict("balance over cards", False, f"workers on {', '.join(strangers)}, which were not to be used")
+    spread = [counts[card] for card in cards]
+    even = bool(seen) and max(spread) - min(spread) <= (1 if len(seen) % len(cards) else 0)
+    return Verdict("balance over cards", even, f"workers per card: {', '.join(map(str, spread)) or 'none'}")
+
+
+def clean_shutdown(before: State, after: State, tolerance: int) -> Verdict:
+    """GPU memory, contexts and leases are what they were; memory may differ by what drivers keep."""
+    problems = []
+    leases = after.leases - before.leases
+    if leases:
+        problems.append(f"leases left: {', '.join(sorted(leases))}")
+    for uuid, pids in after.contexts.items():
+        more = pids - before.contexts.get(uuid, frozenset())
+        if more:
+            problems.append(f"contexts left on {uuid}: {', '.join(map(str, sorted(more)))}")
+    for uuid, used in after.memory.items():
+        grown = used - before.memory.get(uuid, 0)
+        if grown > tolerance:
+            problems.append(f"{grown >> 20} MiB more in use on {uuid}")
+    text = "; ".join(problems) or "GPU memory, contexts and leases are as before"
+    return Verdict("clean shutdown", not problems, text)
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """The smallest value that so large a part of all does not exceed; 0 of nothing."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0

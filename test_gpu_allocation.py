@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""The stress test of GPU allocation, from a plain checkout: the same as ``nvshare stress``.
+
+Needs Python 3.10, click, rich and nvidia-ml-py; no framework. Where ``make`` has set up ``.venv``, that one is used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+NEEDED = {"click": "click", "rich": "rich", "pynvml": "nvidia-ml-py"}
+USAGE = 2
+
+
+def main() -> None:
+    missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
+    own = ROOT / ".venv" / "bin" / "python"
+    if missing and own.exists() and Path(sys.prefix) != ROOT / ".venv":
+        os.execv(own, [str(own), *sys.argv])  # noqa: S606
+    if missing:
+        sys.exit(_say(f"{', '.join(missing)} is missing: pip install {' '.join(missing)}, or run: make .venv/.ready"))
+    if not (ROOT / "build" / "native" / "libnvshare.so").exists():
+        _say("building the native part (make native)")
+        if subprocess.run(["make", "-C", str(ROOT), "native"], stdout=subprocess.DEVNULL, check=False).returncode:
+            sys.exit(_say("make native failed; see above"))
+    sys.path.insert(0, str(ROOT / "src"))
+    from nvshare.cli.stress import command
+
+    command(prog_name="test_gpu_allocation.py")
+
+
+def _say(text: str) -> int:
+    print(f"[NVSHARE][INFO]: {text}", file=sys.stderr)
+    return USAGE
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""A simulated node with its own scheduler, for workers of nvshare.launch."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import Any
+
+from nvshare import procfs
+from nvshare.client.connection import Connection
+from nvshare.client.spawn import ensure_scheduler
+from nvshare.gpu import sim
+from nvshare.lab.stress.scene import eventually
+
+PATIENCE = 20.0
+MARK = "NVSHARE_LAUNCH_TEST"
+
+
+class LaunchNode:
+    """Our own environment is that of the node while a test runs, as it is of a program under ``nvshare run``."""
+
+    def __init__(self, spec: str) -> None:
+        self.sim = sim.up(spec, name=f"launch-{os.getpid()}-{secrets.token_hex(2)}")
+        self.mark = secrets.token_hex(8)
+        self.variables = {**self.sim.env(), MARK: self.mark}
+        self.start_scheduler()
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        return self.sim.uuids
+
+    def start_scheduler(self) -> None:
+        variables = {name: value for name, value in os.environ.items() if name != MARK}
+        ensure_scheduler(self.sim.socket, {**variables, **self.sim.env()})
+
+    def status(self) -> dict[str, Any]:
+        with Connection(self.sim.socket) as connection:
+            return connection.status()
+
+    def leases(self) -> list[dict[str, Any]]:
+        leases: list[dict[str, Any]] = self.status()["leases"]
+        return leases
+
+    def scheduler_pid(self) -> int:
+        return int(self.status()["scheduler"]["pid"])
+
+    def restart_scheduler(self) -> None:
+        """Killed, and started again once it is gone."""
+        assert procfs.kill(self.scheduler_pid(), PATIENCE)
+        self.start_scheduler()
+
+    def processes(self) -> set[int]:
+        """All that carry the mark of this test, ourselves not."""
+        numbers = {int(name) for name in os.listdir("/proc") if name.isdecimal()} - {os.getpid()}
+        return {pid for pid in numbers if procfs.variable(pid, MARK) == self.mark and procfs.start_time(pid)}
+
+    def contexts(self) -> list[int]:
+        return [context["pid"] for gpu in self.sim.counters() for context in gpu["contexts"]]
+
+    def is_clean(self) -> bool:
+        return not self.processes() and not self.leases() and not self.contexts()
+
+    def await_clean(self, patience: float = PATIENCE) -> None:
+        assert eventually(self.is_clean, patience), (self.processes(), self.leases(), self.contexts())

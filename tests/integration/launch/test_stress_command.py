@@ -1,0 +1,90 @@
+"""``nvshare stress`` and ``test_gpu_allocation.py``: verdicts, exit codes, what is left."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvshare.gpu import sim
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def stress(*arguments: str, script: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [str(ROOT / "test_gpu_allocation.py")] if script else ["-m", "nvshare.cli.main", "stress"]
+    return subprocess.run(
+        [sys.executable, *command, *arguments],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+def verdicts(report: dict[str, Any]) -> dict[str, bool | None]:
+    return {verdict["name"]: verdict["passed"] for verdict in report["verdicts"]}
+
+
+def test_five_verdicts_pass_and_everything_is_told(tmp_path: Path) -> None:
+    result, log = tmp_path / "result.json", tmp_path / "gpus.csv"
+    done = stress(
+        *("--sim", "3xT4", "--workers", "6", "--memory", "64", "--duration", "2", "--verbose", "--cleanup"),
+        *("--json", str(result), "--gpu-log", str(log)),
+        script=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(result.read_text())
+    assert list(verdicts(report).values()) == [True] * 5
+    assert all(worker["allocated"] == 64 << 20 and worker["ok"] for worker in report["workers"])
+    assert all(f"process {worker['pid']} on GPU" in done.stdout for worker in report["workers"])
+    assert report["figures"]["ops_per_second"] > 0
+    rows = list(csv.DictReader(log.read_text().splitlines()))
+    assert set(rows[0]) == {"timestamp", "index", "utilization", "memory"}
+    assert {row["index"] for row in rows} == {"0", "1", "2"}
+    assert max(int(row["memory"]) for row in rows) >= 64
+    assert "3xT4" not in sim.names()
+
+
+@pytest.mark.slow
+def test_every_fault_is_survived(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    done = stress("--sim", "2xT4", "--skip-stress", "--skip-launch", "--faults", "--cleanup", "--json", str(result))
+    assert done.returncode == 0, done.stdout + done.stderr
+    faults = json.loads(result.read_text())["faults"]
+    assert len(faults) == 9
+    assert all(fault["survived"] for fault in faults)
+
+
+def test_without_a_gpu_it_is_skipped_and_never_passed() -> None:
+    done = stress("--duration", "1", "--sim", "1xT4", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 77
+    assert done.stdout.startswith("SKIPPED")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--workers", "0"), "--workers"),
+        (("--duration", "0"), "--duration"),
+        (("--memory", "1"), "--memory"),
+        (("--memory", "99999999", "--sim", "1xT4"), "the smallest GPU to be used has"),
+        (("--gpus", "7", "--sim", "1xT4"), "GPU 7 does not exist"),
+        (("--skip-stress", "--skip-launch"), "nothing to do"),
+        (("--min-success", "101"), "--min-success"),
+        (("--sim", "0xT4"), "0xT4"),
+        (("--colour",), "--colour"),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments: tuple[str, ...], text: str) -> None:
+    done = stress(*arguments)
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert len(done.stderr.splitlines()) == 1
