@@ -206,12 +206,17 @@ def _held_up(turns: Turns, place: Attachment) -> bool:
 
 def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
     """Whose turn has come but whose memory has not is told to bring all of it, into room that is
-    there, or somebody is giving room up for it or does not answer."""
+    there, or somebody is giving room up for it or does not answer. Who is stuck has its work there already, and cannot
+    be told anything until it ends."""
     for gpu in node.gpus.values():
         for place in chosen(turns.node.settings, gpu) if gpu.lacking else ():
             there = place.resident >= place.need or gpu.held <= limit(gpu)
             comes = place.whole or (place.bound >= place.need and there)
-            if not comes and not (gpu.draining or gpu.pending or _gives_up(gpu)):
+            if (
+                place.standing is not Standing.STUCK
+                and not comes
+                and not (gpu.draining or gpu.pending or _gives_up(gpu))
+            ):
                 yield f"{place.client.hex} waits for memory on {gpu.uuid}, and nothing moves"
 
 

@@ -311,6 +311,10 @@ class Turns:
                     self.rebound()
             self._set_alarm(client)
             return
+        ends = client.turn_end if client.drain_by is None else client.drain_by
+        if ends is None or ends > self.node.now:
+            self._set_alarm(client)  # it was for something that is settled
+            return
         if client.drain_by is None:
             self._drop(client)
             return

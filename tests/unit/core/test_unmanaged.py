@@ -8,6 +8,8 @@ from core_scene import GIB, MIB, A, Scene, only, said, to_clients
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.policy.capacity import capacity
+from nvshare.core.policy.residency import Claim, Stake, steps
+from nvshare.core.settings import Mode
 
 
 def test_what_outsiders_hold_is_not_given_to_tasks_and_comes_back_when_they_go() -> None:
@@ -104,3 +106,30 @@ def test_sizes_that_cannot_be_are_ignored() -> None:
     answer = scene.outsiders(-1)
     assert said(answer, c.Level.WARN)
     assert scene.gpu()["unmanaged"] == []
+
+
+def test_a_drain_has_all_of_its_time_whatever_the_client_is_told_meanwhile() -> None:
+    # GIVEN a client that may be larger than the card, told to bring memory, and granted the card because less is needed
+    scene = Scene(Mode.SERIAL, total=1000 * MIB, quantum=1.0)
+    scene.register(1, e.HeldGpu(A, 650 * MIB, 300 * MIB), can_swap=True, oversize=True)
+    scene.request(1)
+    scene.register(2)
+    scene.pass_time(8.0)
+    scene.outsiders(700 * MIB)
+    assert scene.state(1) == "running"
+    # WHEN its turn ends, and it asks for more while it drains
+    scene.request(2)
+    scene.pass_time(1.2)
+    assert scene.state(1) == "draining"
+    scene.allocate(1, MIB)
+    # THEN the time it had for its memory does not end its drain
+    scene.pass_time(2.0)
+    assert scene.state(1) == "draining"
+    scene.pass_time(10.0)
+    assert scene.state(1) == "stuck"
+
+
+def test_memory_that_cannot_leave_may_be_used_though_the_card_has_shrunk_below_it() -> None:
+    pinned = Stake(Claim.NEXT, want=400, fixed=400, bound=100, held=400)
+    other = Stake(Claim.SPARE, want=300, fixed=0, bound=0, held=0)
+    assert steps([pinned, other], [400, 300], limit=200) == [(0, 400)]
