@@ -88,7 +88,7 @@ static void a_turn_ends_after_its_length_and_tells_what_was_used(void)
 	taking_turns();
 	fake.cost =
 		200 * NVS_NS_PER_MS; /* longer than the turn: however slow this host is, the GPU has work at its end */
-	pthread_t submitter = start_submitting(2);
+	pthread_t submitter = start_submitting(12);
 	expect_asked(0);
 	uint64_t start = nvs_now_ns();
 	turn_ok(0, 1, 50000);
@@ -97,7 +97,7 @@ static void a_turn_ends_after_its_length_and_tells_what_was_used(void)
 	/* THEN nothing runs any more, the bill is what the clock says, and the next turn is asked for already */
 	int before = atomic_load(&landed);
 	CHECK(fake_all_done());
-	CHECK(over.used_us >= 195000 && over.used_us <= wall_us && over.wants == 1);
+	CHECK(over.used_us >= 45000 && over.used_us <= wall_us && over.wants == 1);
 	scheduler_expect_silence(20);
 	CHECK(atomic_load(&landed) == before);
 	turn_ok(0, 2, 0);
@@ -206,7 +206,7 @@ static void the_next_turn_may_begin_while_the_last_one_still_drains(void)
 	wait_until_idle_is_known();
 	end_turn(0, 2);
 	uint64_t rest = expect_ended(2, NVS_TURN_TOLD).used_us;
-	CHECK(rest + over.used_us >= 195000);
+	CHECK(rest + over.used_us >= 45000);
 }
 
 static void work_that_does_not_end_is_reported_and_the_next_turn_opens_as_usual(void)
