@@ -86,8 +86,7 @@ static void work_waits_for_a_turn_and_asks_once(void)
 static void a_turn_ends_after_its_length_and_tells_what_was_used(void)
 {
 	taking_turns();
-	fake.cost =
-		200 * NVS_NS_PER_MS; /* longer than the turn: however slow this host is, the GPU has work at its end */
+	fake.cost = 50 * NVS_NS_PER_MS; /* however slow this host is, the GPU has work when the turn ends */
 	pthread_t submitter = start_submitting(12);
 	expect_asked(0);
 	uint64_t start = nvs_now_ns();
