@@ -76,9 +76,10 @@ def steps(stakes: Sequence[Stake], goals: Sequence[int], limit: int) -> list[tup
     ]
     free = limit - sum(stake.held for stake in stakes)
     if free < 0:  # more is out than there is: first some of it has to come back; what cannot leave may stay
-        return now + [
-            (index, stake.fixed) for index, stake in enumerate(stakes) if stake.bound < stake.want <= stake.fixed
-        ]
+        for index, stake in enumerate(stakes):
+            if stake.claim is not Claim.RUNS and stake.bound < stake.want <= stake.fixed:
+                now.append((index, stake.fixed))
+        return now
     by_claim = sorted(range(len(stakes)), key=lambda index: stakes[index].claim is Claim.SPARE)
     for index in by_claim:
         stake, goal = stakes[index], goals[index]
