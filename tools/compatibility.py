@@ -16,6 +16,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "compatibility.md"
 BEGIN, END = "<!-- frameworks: begin -->\n", "<!-- frameworks: end -->\n"
+NOISE = 0.02  # width of the interval of native against native beyond which it is shown
 FEATURES = {
     "torch": "eager, caching allocator",
     "torch-compile": "`torch.compile`",
@@ -69,7 +70,9 @@ def _alone(row: dict[str, Any] | None) -> str:
     if row is None or "error" in row:
         return "–"
     low, high = row["interval"]
-    return f"{row['ratio']:.4f} ({low:.4f} to {high:.4f})"
+    text = f"{row['ratio']:.4f} ({low:.4f} to {high:.4f})"
+    least, most = row["native_interval"]
+    return text if most - least <= NOISE else f"{text}; two native ones: {least:.2f} to {most:.2f}"
 
 
 def _quota_line(row: dict[str, Any]) -> str:
