@@ -53,6 +53,7 @@ enum nvs_deny_reason { NVS_DENY_QUOTA = 1, NVS_DENY_CARD = 2, NVS_DENY_HOST = 3 
 #define NVS_FLAG_OVERSIZE 2u  /* REGISTER: runs with as much of its memory on the card as there is room for */
 #define NVS_FLAG_EXCLUSIVE 1u /* LOCK_OK */
 #define NVS_FLAG_CONTENDED 2u /* LOCK_OK */
+#define NVS_FLAG_STAYS 1u     /* MEM_REQUEST: these bytes can never be moved */
 #define NVS_FLAG_TURNS 1u     /* TERMS */
 #define NVS_FLAG_ALONE 1u     /* TURN_OK */
 
@@ -186,6 +187,8 @@ struct nvs_mem_request {
 	uint32_t gpu;
 	uint32_t request;
 	uint64_t bytes;
+	uint32_t flags;
+	uint32_t reserved;
 };
 
 struct nvs_mem_denied {

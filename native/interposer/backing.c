@@ -112,7 +112,7 @@ static CUresult make(
 	size = (size + kind->granularity - 1) / kind->granularity * kind->granularity;
 
 	bool resident;
-	CUresult result = nvs_link_request(device, size, &resident);
+	CUresult result = nvs_link_request(device, size, false, &resident);
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct nvs_backing *backing = plan(kind, device, size, shared, prop);

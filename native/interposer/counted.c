@@ -116,9 +116,9 @@ CUresult nvs_counted_ask(CUdevice device, uint64_t bytes)
 	bool resident = true;
 	if (bytes == 0)
 		return CUDA_SUCCESS;
-	CUresult result = nvs_link_request(device, bytes, &resident);
+	CUresult result = nvs_link_request(device, bytes, true, &resident);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY && nvs_memory_give_up_spares(device))
-		result = nvs_link_request(device, bytes, &resident);
+		result = nvs_link_request(device, bytes, true, &resident);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!resident) {

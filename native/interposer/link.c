@@ -293,12 +293,16 @@ static bool counted_by_scheduler(const struct nvs_gpu *gpu)
 	return nvs_link.fd >= 0 && !nvs_link.broken && gpu->announced;
 }
 
-static uint32_t ask_scheduler(struct nvs_gpu *gpu, uint64_t bytes, bool *resident)
+static uint32_t ask_scheduler(struct nvs_gpu *gpu, uint64_t bytes, bool stays, bool *resident)
 {
 	struct nvs_waiter waiter = {
 		.request = ++nvs_link.requests, .gpu = gpu, .bytes = bytes, .next = nvs_link.waiters};
 	struct nvs_mem_request ask = {
-		.gpu = (uint32_t)(gpu - nvs_link.gpus), .request = waiter.request, .bytes = bytes};
+		.gpu = (uint32_t)(gpu - nvs_link.gpus),
+		.request = waiter.request,
+		.bytes = bytes,
+		.flags = stays ? NVS_FLAG_STAYS : 0,
+	};
 	nvs_link_send_memory(gpu); /* what was freed before is usable by this request */
 	nvs_link.waiters = &waiter;
 	if (!nvs_link_send_locked(NVS_MEM_REQUEST, &ask, sizeof(ask)))
@@ -345,7 +349,7 @@ static void tell_denied(const struct nvs_gpu *gpu, uint32_t reason, uint64_t byt
 			reason == NVS_DENY_HOST ? no_room_on_host : no_room_on_card(gpu, bytes));
 }
 
-CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool *resident)
+CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool stays, bool *resident)
 {
 	*resident = true;
 	CUresult result = nvs_link_attach(device);
@@ -357,7 +361,7 @@ CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool *resident)
 	struct nvs_gpu *gpu = find_gpu(device), seen = {0};
 	uint32_t denied = 0;
 	if (gpu != NULL) {
-		denied = counted_by_scheduler(gpu) ? ask_scheduler(gpu, bytes, resident)
+		denied = counted_by_scheduler(gpu) ? ask_scheduler(gpu, bytes, stays, resident)
 						   : decide_locally(gpu, bytes, resident);
 		seen.allocated = gpu->allocated;
 		seen.mem_limit = gpu->mem_limit;

@@ -16,9 +16,9 @@
 CUresult nvs_link_attach(CUdevice device);
 
 /* Ask for bytes on an attached device. CUDA_SUCCESS: they count as allocated from now on, or until nvs_link_release,
- * and `resident` says whether they may be on the card now. CUDA_ERROR_OUT_OF_MEMORY: over the quota or the card. Blocks
- * for one round trip, longer when told to wait. */
-CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool *resident);
+ * and `resident` says whether they may be on the card now. `stays`: they can never be moved. CUDA_ERROR_OUT_OF_MEMORY:
+ * over the quota or the card. Blocks for one round trip, longer when told to wait. */
+CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool stays, bool *resident);
 /* Give bytes back, of which so many were on the card. */
 void nvs_link_release(CUdevice device, uint64_t bytes, uint64_t resident);
 /* Does a scheduler plan this device's memory? */

@@ -31,6 +31,7 @@ CONSTANTS = {
     "NVS_FLAG_OVERSIZE": wire.FLAG_OVERSIZE,
     "NVS_FLAG_EXCLUSIVE": wire.FLAG_EXCLUSIVE,
     "NVS_FLAG_CONTENDED": wire.FLAG_CONTENDED,
+    "NVS_FLAG_STAYS": wire.FLAG_STAYS,
     "NVS_FLAG_TURNS": wire.FLAG_TURNS,
     "NVS_FLAG_ALONE": wire.FLAG_ALONE,
     **{f"NVS_{kind.name}": int(kind) for kind in wire.MessageType},

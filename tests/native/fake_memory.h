@@ -66,7 +66,7 @@ CUresult nvs_link_attach(CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool *resident)
+CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool stays, bool *resident)
 {
 	uint64_t now = atomic_load(&fake_allocated[device]);
 	do {

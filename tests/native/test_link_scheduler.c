@@ -35,10 +35,10 @@ static void runs_natively_without_a_scheduler(void)
 	CHECK(nvs_link_attach(0) == CUDA_SUCCESS);
 	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
 	/* the environment's own limit holds all the same */
-	CHECK(nvs_link_request(0, 60 * MIB, &resident) == CUDA_SUCCESS);
-	CHECK(nvs_link_request(0, 60 * MIB, &resident) == CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK(nvs_link_request(0, 60 * MIB, false, &resident) == CUDA_SUCCESS);
+	CHECK(nvs_link_request(0, 60 * MIB, false, &resident) == CUDA_ERROR_OUT_OF_MEMORY);
 	nvs_link_release(0, 60 * MIB, 60 * MIB);
-	CHECK(nvs_link_request(0, 100 * MIB, &resident) == CUDA_SUCCESS);
+	CHECK(nvs_link_request(0, 100 * MIB, false, &resident) == CUDA_SUCCESS);
 	CHECK(nvs_link_allocated(0) == 100 * MIB && nvs_link_card(0) == 100 * MIB);
 	/* WHEN one appears later, THEN it is told what is held */
 	scheduler_listen();
@@ -212,7 +212,7 @@ struct request {
 static void *request_memory(void *argument)
 {
 	struct request *request = argument;
-	request->result = nvs_link_request(0, request->bytes, &request->resident);
+	request->result = nvs_link_request(0, request->bytes, false, &request->resident);
 	return NULL;
 }
 
@@ -256,7 +256,7 @@ static void requests_are_answered_one_by_one_in_any_order(void)
 	scheduler_vanish();
 	pthread_join(askers[0], NULL);
 	CHECK(requests[0].result == CUDA_SUCCESS && nvs_link_allocated(0) == 16 * MIB);
-	CHECK(nvs_link_request(0, 1024 * MIB, &resident) == CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK(nvs_link_request(0, 1024 * MIB, false, &resident) == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 static bool granted_request(uint64_t bytes)

@@ -114,6 +114,7 @@ class MemoryRequested(Event):
     gpu: str
     request: int
     bytes: int
+    stays: bool = False  # it can never be moved, whatever else the client can move
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ class Residency:
 
     # --- requests for memory
 
-    def request(self, place: Attachment, number: int, size: int) -> None:
+    def request(self, place: Attachment, number: int, size: int, stays: bool = False) -> None:
         gpu = place.gpu
-        if self._decide(HeldRequest(place, number, size), first=not gpu.pending):
+        if self._decide(HeldRequest(place, number, size, stays), first=not gpu.pending):
             self.node.commands.append(HoldMemory(place.client.id, gpu.uuid, number, size))
 
     def answer(self, gpu: GpuState) -> None:
@@ -52,7 +52,7 @@ class Residency:
         """Grant or deny; True when it has to wait. ``first``: nobody before it waits for room."""
         place, size = request.place, request.size
         gpu, node = place.gpu, self.node
-        denial = admit(place, size, node.gpus.values(), node.settings)
+        denial = admit(place, size, request.stays, node.gpus.values(), node.settings)
         if denial is not None:
             node.counters.memory_denied += 1
             place.client.group.denied = Denied(gpu.uuid, size, denial.limit, denial.reason)

@@ -323,7 +323,7 @@ class Scheduler:
         if event.bytes < 0:
             self._expel(event.client, f"asked for {event.bytes} bytes on GPU {event.gpu}")
             return
-        self._turns.memory.request(place, event.request, event.bytes)
+        self._turns.memory.request(place, event.request, event.bytes, event.stays)
         self._turns.reconsider(place.gpu)
 
     def _memory_updated(self, event: events.MemoryUpdated) -> None:

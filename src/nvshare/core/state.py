@@ -122,6 +122,7 @@ class HeldRequest:
     place: Attachment
     number: int
     size: int
+    stays: bool = False
 
 
 @dataclass(frozen=True)

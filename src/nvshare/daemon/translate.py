@@ -92,7 +92,8 @@ def _lock_released(now: float, client: int, gpus: Sequence[str], message: wire.L
 
 
 def _memory_requested(now: float, client: int, gpus: Sequence[str], message: wire.MemRequest) -> events.Event:
-    return events.MemoryRequested(now, client, _gpu(message.gpu, gpus), message.request, message.bytes)
+    stays = bool(message.flags & wire.FLAG_STAYS)
+    return events.MemoryRequested(now, client, _gpu(message.gpu, gpus), message.request, message.bytes, stays)
 
 
 def _memory_updated(now: float, client: int, gpus: Sequence[str], message: wire.MemUpdate) -> events.Event:

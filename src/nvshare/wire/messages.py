@@ -95,6 +95,7 @@ FLAG_OVERSIZE = 2  # REGISTER: the client may be larger than the card; what it t
 FLAG_EXCLUSIVE = 1  # LOCK_OK: nobody else runs on this GPU; keep little work in flight so that a drain is short
 FLAG_CONTENDED = 2  # LOCK_OK: others wait; release as soon as idle
 
+FLAG_STAYS = 1  # MEM_REQUEST: these bytes can never be moved
 FLAG_TURNS = 1  # TERMS: work on this GPU needs a compute turn; without it: the grant is enough
 FLAG_ALONE = 1  # TURN_OK: nobody else runs on this GPU meanwhile, so what is measured is this client's own
 
@@ -427,9 +428,11 @@ class MemRequest(Message):
     gpu: int
     request: int
     bytes: int
+    flags: int = 0
+    reserved: int = 0
 
     TYPE = MessageType.MEM_REQUEST
-    LAYOUT = (("gpu", "I"), ("request", "I"), ("bytes", "Q"))
+    LAYOUT = (("gpu", "I"), ("request", "I"), ("bytes", "Q"), ("flags", "I"), ("reserved", "I"))
 
 
 @dataclass(frozen=True)

@@ -207,9 +207,9 @@ class Scene:
         number = self.grants[client, gpu] if grant is None else grant
         return self.send(e.LockReleased(self.now, client, gpu, number, stuck, drain))
 
-    def allocate(self, client: int, size: int, gpu: str = A) -> c.Command:
+    def allocate(self, client: int, size: int, gpu: str = A, stays: bool = False) -> c.Command:
         self.requests += 1
-        answer = self.send(e.MemoryRequested(self.now, client, gpu, self.requests, size))
+        answer = self.send(e.MemoryRequested(self.now, client, gpu, self.requests, size, stays))
         return next(
             command
             for command in only(answer, (c.GrantMemory, c.DenyMemory, c.HoldMemory))

@@ -231,3 +231,16 @@ def test_a_group_that_is_closed_keeps_its_quota_for_those_who_are_left() -> None
     assert isinstance(scene.allocate(1, GIB + 1), c.DenyMemory)
     scene.gone(1)
     assert scene.scheduler.snapshot(0.0).groups == ()
+
+
+def test_memory_that_can_never_move_is_refused_where_it_would_keep_others_from_running_for_ever():
+    # GIVEN a card of 8 GiB and a task that needs 6 of them in its turns
+    scene = Scene(declared=8 * GIB)
+    for client in (1, 2):
+        scene.register(client, can_swap=True)
+    scene.allocate(1, 6 * GIB)
+    # WHEN another asks for more than the other 2 THEN it depends on whether it could make room one day
+    assert isinstance(scene.allocate(2, 4 * GIB, stays=True), c.DenyMemory)
+    assert isinstance(scene.allocate(2, 2 * GIB, stays=True), c.GrantMemory)
+    scene.report(2, 2 * GIB)
+    assert not isinstance(scene.allocate(2, 4 * GIB), c.DenyMemory)

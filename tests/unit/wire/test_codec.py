@@ -28,7 +28,7 @@ SAMPLES = [
     wire.UpdateCoreLimit(30),
     wire.Refused(1, "why – ünïcode"),
     wire.Attach((GPU,)),
-    wire.MemRequest(0, 1, 2),
+    wire.MemRequest(0, 1, 2, 1),
     wire.MemDenied(0, 1, 2, 3, 1),
     wire.Usage(0, 1024, 1, 2, 3, 4),
     wire.Control(b'{"op":"status"}'),

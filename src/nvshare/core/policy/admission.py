@@ -2,7 +2,8 @@
 
 Guarantees: no request is admitted that takes a group over its quota on a card, counted exactly over all its processes;
 that makes a client too large to run on the card beside what others cannot move (except one that says it may be larger
-than the card, which is brought what it touches); or that needs more host memory than the
+than the card, which is brought what it touches), the client that asks or, where the memory itself can never be moved,
+any other; or that needs more host memory than the
 budget has for bytes beyond the cards. What is held already is never taken away: a quota or a card that shrinks below it
 only refuses new requests.
 """
@@ -37,9 +38,9 @@ def quota_check(place: Attachment, size: int) -> Denial | None:
     return None
 
 
-def card_check(place: Attachment, size: int, settings: Settings) -> Denial | None:
+def card_check(place: Attachment, size: int, stays: bool, settings: Settings) -> Denial | None:
     """Everything fits; or the memory of others can make room, and every client can still have all of its own on the
-    card at once. Without turns nobody can make room for anybody."""
+    card at once. Without turns nobody can make room for anybody. Memory that ``stays`` takes room from everybody."""
     gpu = place.gpu
     if gpu.allocated + gpu.wanted + size <= gpu.capacity:
         return None
@@ -48,9 +49,9 @@ def card_check(place: Attachment, size: int, settings: Settings) -> Denial | Non
         return refused
     lasting = {other.client.id: _lasting(other) for other in gpu.attachments.values()}
     room = gpu.capacity - sum(lasting.values())
-    if place.client.oversize:
+    if place.client.oversize and not stays:
         return refused if place.allocated + place.wanted + size > SIZE_MAX else None
-    if place.client.can_swap:
+    if place.client.can_swap and not stays:
         return refused if _moving(place, lasting) + size > room else None
     needs = (_moving(other, lasting) for other in gpu.attachments.values() if not other.client.oversize)
     return refused if max(needs, default=0) + size > room else None
@@ -76,6 +77,7 @@ def host_check(place: Attachment, size: int, gpus: Iterable[GpuState], settings:
     return Denial(DenyReason.HOST, settings.host_budget) if beyond > settings.host_budget else None
 
 
-def admit(place: Attachment, size: int, gpus: Iterable[GpuState], settings: Settings) -> Denial | None:
+def admit(place: Attachment, size: int, stays: bool, gpus: Iterable[GpuState], settings: Settings) -> Denial | None:
     """None when the request may be granted, else why not; the quota first, because its owner can change it."""
-    return quota_check(place, size) or card_check(place, size, settings) or host_check(place, size, gpus, settings)
+    denial = quota_check(place, size) or card_check(place, size, stays, settings)
+    return denial or host_check(place, size, gpus, settings)
