@@ -137,10 +137,11 @@ static void take_pass(struct nvs_thread *self, uint32_t word)
 	uint64_t none = 0;
 	if (self->pass == word)
 		return;
+	bool paced = (word & NVS_GATE_STATE) == NVS_GATE_PACED;
 	self->pass = word;
-	self->next_pace = word == NVS_GATE_OPEN ? UINT64_MAX : 0;
-	if (word != NVS_GATE_OPEN && atomic_load(&used_since) == 0 &&
-		atomic_compare_exchange_strong(&used_since, &none, nvs_now_ns()))
+	self->next_pace = paced ? 0 : UINT64_MAX;
+	self->next_sample = atomic_load_explicit(&self->submissions, memory_order_relaxed);
+	if (paced && atomic_load(&used_since) == 0 && atomic_compare_exchange_strong(&used_since, &none, nvs_now_ns()))
 		nvs_link_wake();
 }
 
@@ -234,9 +235,16 @@ static struct {
 	uint64_t done_since; /* those events were finished about then, ns; 0: not yet */
 } idle;
 
+static uint32_t epoch; /* of the gate's word; link thread only */
+
+void nvs_gate_look_closer(void)
+{
+	if (nvs_gate_state() == NVS_GATE_OPEN)
+		atomic_store(&nvs_gate, NVS_GATE_OPEN | (epoch += NVS_GATE_EPOCH));
+}
+
 void nvs_gate_open(enum nvs_gate_state how)
 {
-	static uint32_t epoch; /* link thread only */
 	uint32_t word = how == NVS_GATE_PACED ? how | (epoch += NVS_GATE_EPOCH) : how;
 	uint32_t before = atomic_exchange(&nvs_gate, word);
 	if (is_open(before) || before == word)

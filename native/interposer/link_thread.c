@@ -460,8 +460,10 @@ static void follow(uint64_t now)
 		return;
 	nvs_meter_poll();
 	uint64_t submissions = nvs_gate_submissions();
-	bool quiet = submissions == thread.meter_submissions && !nvs_meter_pending();
+	bool pending = nvs_meter_pending(), quiet = submissions == thread.meter_submissions && !pending;
 	thread.meter_quiet = quiet ? thread.meter_quiet + 1 : 0;
+	if (!quiet && !pending)
+		nvs_gate_look_closer();
 	thread.meter_submissions = submissions;
 	if (now - thread.usage_at >= USAGE_EVERY_NS || thread.meter_quiet >= METER_QUIET_ROUNDS)
 		send_usage(now);
@@ -470,6 +472,7 @@ static void follow(uint64_t now)
 	thread.meter_at = now + thread.meter_wait;
 	if (thread.meter_quiet >= METER_QUIET_ROUNDS) {
 		thread.meter_at = 0;
+		nvs_gate_look_closer(); /* what comes next wakes this thread */
 		atomic_store(&nvs_link.asleep, true);
 		if (nvs_gate_submissions() != submissions)
 			atomic_store(&nvs_link.asleep, false);

@@ -199,6 +199,28 @@ static void short_kernels_are_sampled_rarely_and_long_ones_always(void)
 	nvs_meter_poll();
 }
 
+static void a_closer_look_measures_what_comes_next(void)
+{
+	/* GIVEN short kernels, of which one in hundreds is measured */
+	learn_cost(5 * NVS_NS_PER_US);
+	for (int i = 0; i < 2000; i++)
+		fake_submit(NULL);
+	CHECK(nvs_gate_drain(60000));
+	nvs_meter_poll();
+	/* WHEN a closer look is asked for, or a turn begins THEN the next submission is measured */
+	uint64_t before = fake.timing_events_recorded;
+	nvs_gate_look_closer();
+	CHECK(nvs_gate_state() == NVS_GATE_OPEN);
+	fake_submit(NULL);
+	CHECK(fake.timing_events_recorded == before + 2);
+	CHECK(nvs_gate_close(60000, NULL));
+	nvs_gate_open(NVS_GATE_PACED);
+	fake_submit(NULL);
+	CHECK(fake.timing_events_recorded == before + 4);
+	CHECK(nvs_gate_close(60000, NULL));
+	nvs_gate_open(NVS_GATE_OPEN);
+}
+
 int main(void)
 {
 	fake_install(0);
@@ -210,6 +232,7 @@ int main(void)
 	a_marker_belongs_to_one_thread_until_it_is_recorded();
 	occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_allows();
 	short_kernels_are_sampled_rarely_and_long_ones_always();
+	a_closer_look_measures_what_comes_next();
 	CHECK(fake.pushed == 0);
 	return 0;
 }
