@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import click
 
 from nvshare import config, native
-from nvshare.cli.options import SIZE, OneLineCommand, fail
+from nvshare.cli.options import SIZE, OneLineCommand, Seconds, fail
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
 from nvshare.launch.errors import LaunchError, NoGpu, WrongDevice
@@ -138,9 +138,9 @@ def stopping(stop: Callable[[], None]) -> Iterator[Callable[[], int | None]]:
 @click.option("--jobs", type=click.File("r"), help="A job per line (- for standard input), see below.")
 @click.option("--journal", type=click.Path(path_type=Path, dir_okay=False), help="Remembers jobs that ended well.")
 @click.option("--retries", type=click.IntRange(0, 1000), default=0, help="Try a failed job again so many times.")
-@click.option("--deadline", type=click.FloatRange(min=0, min_open=True), help="Seconds that a job may take.")
-@click.option("--timeout", type=click.FloatRange(min=0), default=600, show_default=True, help="Seconds for a lease.")
-@click.option("--grace", type=click.FloatRange(min=0), default=GRACE, show_default=True, help="Seconds till KILL.")
+@click.option("--deadline", type=Seconds(min=0, min_open=True), help="Seconds that a job may take.")
+@click.option("--timeout", type=Seconds(min=0), default=600, show_default=True, help="Seconds for a lease.")
+@click.option("--grace", type=Seconds(min=0), default=GRACE, show_default=True, help="Seconds till KILL.")
 @click.option("--log-dir", type=click.Path(path_type=Path, file_okay=False), help="Output of each job in a file there.")
 @click.option("--sim", "spec", metavar="NODE", help="On a simulated node, e.g. 4xT4.")
 @click.option("--speed", type=float, help="How many times as fast as life the simulated node runs. Default: 1.")
@@ -186,7 +186,10 @@ def command(
     if jobs is None:
         work = jobs_for(command, count)
     if log_dir is not None:
-        log_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            log_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            fail(f"--log-dir {log_dir} cannot be made: {error.strerror}", 2)
     terms = Terms(count, retries, deadline, grace, log_dir)
     raise SystemExit(_launch(Fleet(chosen.site, wish, terms), work, record, place))
 
@@ -241,7 +244,7 @@ def _name_failures(results: list[Result], fleet: Fleet, place: Place) -> None:
     if left:
         click.echo(f"{CLEANUP_FAILED}: processes {', '.join(map(str, left))} are still there")
     late = [result for result in results if result.timed_out]
-    if late and len(late) == len([result for result in results if not result.ok]) and not fleet.running():
+    if late and not any(result.pid for result in results) and not fleet.running():
         click.echo(f"{DEADLOCK}: {late[0].error}; {_holders(place)}")
     elif results and all(not result.pid for result in results):
         click.echo(f"{FAILED}: {results[0].error}")

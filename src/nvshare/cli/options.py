@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -32,6 +35,32 @@ class _Size(_Parameter):
 
 
 SIZE = _Size()
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds; neither infinite nor no number at all."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return number
+
+
+class ResultFile(click.Path):
+    """A file that will be written at the end: better to know at the beginning that it cannot be."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        parent = path.absolute().parent
+        if not (parent.is_dir() and os.access(parent, os.W_OK)):
+            self.fail(f"{path} cannot be written: {parent} is no directory of yours.", param, ctx)
+        return path
 
 
 class PlainCommand(click.Command):

@@ -21,7 +21,7 @@ def status_view(snapshot: Snapshot) -> Group:
     header = Text(f"nvshare {snapshot['scheduler'].get('release', '')} – {describe_settings(snapshot['settings'])}")
     clients = (_client_table(snapshot), _compute_table(snapshot)) if snapshot["clients"] else (Text("no clients"),)
     leases = [_lease_table(snapshot)] if snapshot["leases"] else []
-    return Group(header, _gpu_table(snapshot["gpus"]), *clients, *leases, *map(Text, _explanations(snapshot)))
+    return Group(header, _gpu_table(snapshot), *clients, *leases, *map(Text, _explanations(snapshot)))
 
 
 def describe_settings(settings: dict[str, Any]) -> str:
@@ -45,9 +45,9 @@ def _add_row(table: Table, *cells: str) -> None:
     table.add_row(*map(Text, cells))
 
 
-def _gpu_table(gpus: list[dict[str, Any]]) -> Table:
+def _gpu_table(snapshot: Snapshot) -> Table:
     table = _table("GPU", "UUID", "CARD", ">ALLOCATED", ">OF", ">RUN", ">WAIT", "POLICY", flexible="CARD")
-    for index, gpu in enumerate(gpus):
+    for index, gpu in _numbered(snapshot):
         _add_row(
             table,
             f"#{index}",
@@ -112,8 +112,15 @@ def _lease_table(snapshot: Snapshot) -> Table:
     return table
 
 
+def _numbered(snapshot: Snapshot) -> list[tuple[int, dict[str, Any]]]:
+    """The cards with their numbers, those of the driver and of nvidia-smi."""
+    order = snapshot["scheduler"].get("cards") or [gpu["uuid"] for gpu in snapshot["gpus"]]
+    numbers = {uuid: number for number, uuid in enumerate(order)}
+    return sorted(((numbers.get(gpu["uuid"], len(order)), gpu) for gpu in snapshot["gpus"]), key=lambda pair: pair[0])
+
+
 def _places(snapshot: Snapshot) -> dict[str, str]:
-    return {gpu["uuid"]: f"#{index}" for index, gpu in enumerate(snapshot["gpus"])}
+    return {gpu["uuid"]: f"#{number}" for number, gpu in _numbered(snapshot)}
 
 
 def _task(client: dict[str, Any], labels: dict[str, str]) -> str:
@@ -124,7 +131,7 @@ def _task(client: dict[str, Any], labels: dict[str, str]) -> str:
 
 
 def _explanations(snapshot: Snapshot) -> Iterator[str]:
-    for index, gpu in enumerate(snapshot["gpus"]):
+    for index, gpu in _numbered(snapshot):
         if gpu["policy"] == "turns":
             yield f"#{index} takes turns: {gpu['reason']}"
             yield f"#{index} turns of {gpu['quantum_s']:.3g} s: {gpu['quantum_reason']}"

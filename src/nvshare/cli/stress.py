@@ -16,7 +16,7 @@ import click
 
 from nvshare import config
 from nvshare.cli.launch import where
-from nvshare.cli.options import OneLineCommand, fail
+from nvshare.cli.options import OneLineCommand, ResultFile, Seconds, fail
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
 from nvshare.lab.stress.meter import GpuLog, meter_of
@@ -34,7 +34,7 @@ _MIB = 1 << 20
 
 @click.command(cls=OneLineCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--workers", type=click.IntRange(1, 1024), help="Workers at once. Default: two per GPU.")
-@click.option("--duration", type=click.FloatRange(min=0, min_open=True), default=60, show_default=True, help="Seconds.")
+@click.option("--duration", type=Seconds(min=0, min_open=True), default=60, show_default=True, help="Seconds.")
 @click.option("--memory", type=click.IntRange(16), default=256, show_default=True, help="MB of each worker, in all.")
 @click.option("--gpus", metavar="0,2|all", default="all", show_default=True, help="Which GPUs, by index or UUID.")
 @click.option("--skip-stress", is_flag=True, help="Only the launch configurations.")
@@ -42,8 +42,8 @@ _MIB = 1 << 20
 @click.option("--faults", is_flag=True, help="Also kill, hang, leak and restart on purpose.")
 @click.option("--cleanup", is_flag=True, help="End what this test started: a simulated node, a scheduler.")
 @click.option("--verbose", is_flag=True, help="Each worker's process and GPU.")
-@click.option("--gpu-log", type=click.Path(path_type=Path, dir_okay=False), help="CSV with a line per GPU and second.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="The whole result.")
+@click.option("--gpu-log", type=ResultFile(), help="CSV with a line per GPU and second.")
+@click.option("--json", "json_file", type=ResultFile(), help="The whole result.")
 @click.option("--min-success", type=_PERCENT, default=100, show_default=True, help="Percent of workers.")
 @click.option("--min-launch", type=_PERCENT, default=100, show_default=True, help="Percent of configurations.")
 @click.option("--sim", "spec", metavar="NODE", help="On a simulated node, e.g. 4xT4.")

@@ -406,9 +406,11 @@ def _watch_keeper(keeper: int, lifeline: socket.socket, order: dict[str, Any]) -
 
 
 def _read_order(lifeline: socket.socket) -> dict[str, Any]:
+    """The first line and no more: what follows it is for the keeper."""
     text = b""
     while not text.endswith(b"\n"):
-        data = lifeline.recv(1 << 16)
+        waiting = lifeline.recv(1 << 16, socket.MSG_PEEK)
+        data = lifeline.recv(waiting.find(b"\n") + 1 or len(waiting)) if waiting else b""
         if not data:
             sys.exit(0)
         text += data

@@ -48,6 +48,23 @@ def test_nvshare_run_says_which_cores_are_allowed(cores):
     assert "1<=x<=100" in result.output or "not a valid integer" in result.output
 
 
+WORKERS = {
+    ("launch", "--deadline", "inf", "--", "true"): "inf is not a number of seconds",
+    ("launch", "--timeout", "nan", "--", "true"): "nan is not a number of seconds",
+    ("stress", "--duration", "inf"): "inf is not a number of seconds",
+    ("stress", "--json", "/proc/none/result.json"): "cannot be written",
+    ("stress", "--gpu-log", "/proc/none/log.csv"): "cannot be written",
+}
+
+
+@pytest.mark.parametrize("arguments", WORKERS, ids=" ".join)
+def test_workers_refuse_what_would_fail_later(arguments):
+    result = CliRunner().invoke(nvshare, arguments)
+    assert result.exit_code == 2
+    assert WORKERS[arguments] in result.output
+    assert len(result.output.splitlines()) == 1
+
+
 SCHEDULER = {
     ("--card-memory", "16X"): "use 4Gi or 4GiB",
     ("--mode", "fast"): "'auto', 'serial', 'concurrent'",

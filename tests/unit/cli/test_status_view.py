@@ -157,3 +157,9 @@ def test_leases_are_shown_with_why_a_place_is_kept():
         assert expected in text
     assert "lease 00aa11bb22cc33dd has ended, its place is kept: 7 is there" in text
     assert "LEASE" not in draw(SNAPSHOT, 120)
+
+
+def test_cards_are_numbered_as_the_driver_does():
+    text = draw({**SNAPSHOT, "scheduler": {**SNAPSHOT["scheduler"], "cards": [UUIDS[1], UUIDS[0]]}}, 120)
+    lines = [line.split() for line in text.splitlines() if line.startswith("#")]
+    assert [line[:2] for line in lines[:2]] == [["#0", UUIDS[1][:12]], ["#1", UUIDS[0][:12]]]
