@@ -205,19 +205,22 @@ def _held_up(turns: Turns, place: Attachment) -> bool:
 
 
 def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
-    """Whose turn has come but whose memory has not is told to bring all of it, into room that is
-    there, or somebody is giving room up for it or does not answer. Who is stuck has its work there already, and cannot
-    be told anything until it ends."""
+    """Whose turn has come but whose memory has not is told to bring all of it, into room that is there, or somebody is
+    giving room up for it or does not answer. A stuck one has its work there already; it waits for more beside others
+    that cannot leave either."""
     for gpu in node.gpus.values():
         for place in chosen(turns.node.settings, gpu) if gpu.lacking else ():
             there = place.resident >= place.need or gpu.held <= limit(gpu)
             comes = place.whole or (place.bound >= place.need and there)
-            if (
-                place.standing is not Standing.STUCK
-                and not comes
-                and not (gpu.draining or gpu.pending or _gives_up(gpu))
-            ):
+            if not comes and not (gpu.draining or gpu.pending or _gives_up(gpu) or _works_on(place)):
                 yield f"{place.client.hex} waits for memory on {gpu.uuid}, and nothing moves"
+
+
+def _works_on(place: Attachment) -> bool:
+    """It is stuck, so nothing can be taken from it, on a card where nothing can be given to it: others run or are stuck
+    there too, or there is more on it than it has."""
+    gpu = place.gpu
+    return place.standing is Standing.STUCK and (bool(gpu.running) or len(gpu.stuck) > 1 or gpu.held > limit(gpu))
 
 
 def _gives_up(gpu: GpuState) -> bool:

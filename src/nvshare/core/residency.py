@@ -95,7 +95,9 @@ class Residency:
             stays = fixed(place)
             evictable = place.client.can_swap and place.standing is Standing.IDLE
             want = stays + extra(place)
-            stakes.append(Stake(claim, want, stays, place.bound, place.held, evictable, lacks=not place.whole))
+            stakes.append(
+                Stake(claim, want, stays, place.bound, place.held, evictable, lacks=not place.whole, deaf=place.silent)
+            )
         most = limit(gpu)
         for index, target in steps(stakes, plan(stakes, most, pressed=bool(gpu.expecting)), most):
             place = places[index]

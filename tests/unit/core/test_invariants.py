@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from core_scene import GIB, A, B, Scene
 
+from nvshare.core.events import HeldGpu
 from nvshare.core.invariants import INVARIANTS, InvariantBroken
 from nvshare.core.settings import Mode
 from nvshare.core.state import HeldRequest, Lease, Node, Standing
@@ -164,3 +165,43 @@ def test_a_broken_invariant_tells_the_recent_story() -> None:
         InvariantBroken, match=r"(?s)card not overcommitted.*LockRequested\(now=0\.0, client=4.*-> Drop"
     ):
         scene.scheduler.validate()
+
+
+def stuck_without_all_of_its_memory() -> Scene:
+    """1, larger than the card, is stuck and next; a neighbour that cannot move memory has left room to it."""
+    scene = Scene(Mode.SERIAL)
+    scene.register(3)
+    scene.allocate(3, 6 * GIB)
+    scene.register(1, HeldGpu(A, 32 * GIB, 10 * GIB), can_swap=True, oversize=True)
+    scene.request(1)
+    scene.register(2)
+    scene.request(2)
+    scene.pass_time(41.0)
+    assert scene.state(1) == "stuck"
+    scene.request(1)
+    scene.gone(3)
+    return scene
+
+
+def test_a_stuck_client_alone_on_its_card_is_told_to_bring_all_of_its_memory() -> None:
+    scene = stuck_without_all_of_its_memory()
+    scene.release(2)
+    place = scene.scheduler._node.clients[1].gpus[A]
+    for books in (place, place.gpu):
+        books.held -= GIB
+    place.target -= GIB
+
+    with pytest.raises(InvariantBroken, match="memory moves"):
+        scene.scheduler.validate()
+
+
+def test_a_stuck_client_on_a_card_that_shrank_is_granted_when_enough_has_come() -> None:
+    scene = stuck_without_all_of_its_memory()
+    scene.outsiders(3 * GIB)
+    scene.release(2)
+    assert scene.memory[1, A].target > 13 * GIB
+    assert scene.memory[1, A].resident < 13 * GIB
+
+    scene.move(1, 3 * GIB)
+
+    assert scene.state(1) == "running"

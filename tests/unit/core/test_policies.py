@@ -153,6 +153,14 @@ def test_spare_room_goes_to_those_who_ran_last() -> None:
     assert plan([stake(Claim.SPARE, 8, 3), stake(Claim.SPARE, 9, 1)], 10) == [8, 2]
 
 
+def test_one_that_does_not_answer_is_offered_nothing_and_keeps_no_spare_room_from_others() -> None:
+    deaf = Stake(Claim.SPARE, want=8, fixed=5, bound=2, held=5, deaf=True)
+    stakes = [deaf, stake(Claim.SPARE, 9, 1)]
+
+    assert plan(stakes, 14) == [5, 9]
+    assert steps(stakes, plan(stakes, 14), 14) == [(1, 9)]
+
+
 def test_pinned_bytes_are_set_aside_for_all() -> None:
     stakes = [stake(Claim.NEXT, 10, 0), stake(Claim.SPARE, 8, 8, fixed=5)]
 

@@ -621,6 +621,26 @@ def test_a_client_that_does_not_give_memory_up_is_named_and_planned_around() -> 
     assert scene.waiting_for(2) == "room beside memory that cannot be moved"
 
 
+def test_a_client_that_does_not_answer_is_not_told_to_keep_what_it_should_give_up() -> None:
+    # GIVEN one that was told to give room up; it may have done so without saying it yet
+    scene = one_that_was_stopped()
+    assert scene.memory[1, A].target == 2 * GIB
+
+    # WHEN it is planned around, THEN it is not invited back into what it may have left
+    assert 1 not in told(scene.pass_time(10.0))
+    assert 1 not in told(scene.gone(2))
+
+
+def test_when_nobody_needs_its_room_any_more_a_client_gets_it_back_once_it_answers() -> None:
+    scene = one_that_was_stopped()
+    scene.pass_time(10.0)
+    scene.gone(2)
+
+    scene.move_all()
+
+    assert scene.memory[1, A].resident == 12 * GIB
+
+
 def test_a_client_that_answers_again_gives_up_what_it_should_have() -> None:
     scene = one_that_was_stopped()
     scene.pass_time(10.0)

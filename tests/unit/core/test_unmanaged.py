@@ -133,3 +133,17 @@ def test_memory_that_cannot_leave_may_be_used_though_the_card_has_shrunk_below_i
     pinned = Stake(Claim.NEXT, want=400, fixed=400, bound=100, held=400)
     other = Stake(Claim.SPARE, want=300, fixed=0, bound=0, held=0)
     assert steps([pinned, other], [400, 300], limit=200) == [(0, 400)]
+
+
+def test_one_that_does_not_answer_is_told_of_no_room_where_outsiders_have_taken_it() -> None:
+    # GIVEN one that was told to leave the card for another; it may have done so without saying it yet
+    scene = Scene(total=1000 * MIB)
+    scene.register(1, e.HeldGpu(A, 600 * MIB, 600 * MIB), can_swap=True)
+    scene.mover(2, 1000 * MIB, works=True)
+    assert scene.memory[1, A].target == 0
+    # WHEN outsiders come, and it still says nothing
+    scene.outsiders(600 * MIB)
+    answers = scene.pass_time(10.0)
+    # THEN it is not told to have more than there is now
+    assert any("does not give up 600 MB" in text for text in said(answers, c.Level.WARN))
+    assert 1 not in {command.client for command in only(answers, c.SetResidency)}

@@ -2,9 +2,9 @@
 
 Guarantees: who runs has all of its bytes and is told nothing; then those who wait get theirs, in the order of their
 turns, into what is left or what the ones after them can give up; nobody loses more than those before it need (least
-eviction), the last one in the order first. Who does not wait gets back only what nobody else claims. At no moment can
-the clients together have more on the card than it holds: a raise is paid from bytes that somebody has confirmed to
-have given up, in steps worth a message.
+eviction), the last one in the order first. Who does not wait gets back only what nobody else claims, who does not
+answer nothing until it does. At no moment can the clients together have more on the card than it holds: a raise is
+paid from bytes that somebody has confirmed to have given up, in steps worth a message.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Stake:
     held: int  # what it can still have at this moment, by all that is on its way
     evictable: bool = True  # it can be told to have less at this moment
     lacks: bool = False  # some of it is not on the card yet
+    deaf: bool = False  # it does not answer; what it holds it may have left without saying so, so it is told of no more
 
 
 def plan(stakes: Sequence[Stake], limit: int, pressed: bool = False) -> list[int]:
@@ -61,7 +62,7 @@ def plan(stakes: Sequence[Stake], limit: int, pressed: bool = False) -> list[int
     goals = [max(floor, goal) for floor, goal in zip(floors, goals, strict=True)]
     left = limit - sum(goals)
     for index, stake in enumerate(stakes):
-        more = max(0, min(left, stake.want - goals[index]))
+        more = 0 if stake.deaf else max(0, min(left, stake.want - goals[index]))
         goals[index] += more
         left -= more
     return goals
@@ -77,13 +78,13 @@ def steps(stakes: Sequence[Stake], goals: Sequence[int], limit: int) -> list[tup
     free = limit - sum(stake.held for stake in stakes)
     if free < 0:  # more is out than there is: first some of it has to come back; what cannot leave may stay
         for index, stake in enumerate(stakes):
-            if stake.claim is not Claim.RUNS and stake.bound < stake.want <= stake.fixed:
+            if stake.claim is not Claim.RUNS and not stake.deaf and stake.bound < stake.want <= stake.fixed:
                 now.append((index, stake.fixed))
         return now
     by_claim = sorted(range(len(stakes)), key=lambda index: stakes[index].claim is Claim.SPARE)
     for index in by_claim:
         stake, goal = stakes[index], goals[index]
-        if goal <= stake.bound:
+        if goal <= stake.bound or stake.deaf:
             continue
         reach = min(goal, stake.held + free)
         worth = reach - stake.bound >= STEP or (reach > stake.bound and reach >= stake.want)
