@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -197,16 +198,25 @@ def write_json(path: Path, conditions: dict[str, Any], rows: list[Row], sentence
         "rows": [row.to_dict() for row in rows],
         "findings": sentences,
     }
+    _replace(path, content)
+
+
+def _replace(path: Path, content: dict[str, Any]) -> None:
+    """Whole or not at all: who is interrupted keeps what was written before."""
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        path.write_text(json.dumps(content, indent=2) + "\n")
+        aside.write_text(json.dumps(content, indent=2) + "\n")
+        aside.replace(path)
     except OSError as error:
         fail(f"--json {path}: cannot be written ({error.strerror})", 1)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _write(path: Path | None, source: str, rows: list[dict[str, Any]]) -> None:
     if path is not None:
         content = {"simulated": source != "gpu", "source": source, "rows": rows}
-        path.write_text(json.dumps(content, indent=2) + "\n")
+        _replace(path, content)
         click.echo(f"\nrows written to {path}")
 
 
@@ -472,10 +482,7 @@ def _write_compute(path: Path | None, bench: ComputeBench, rows: list[ComputeRow
         "complete": complete,
         "rows": [row.to_dict() for row in rows],
     }
-    try:
-        path.write_text(json.dumps(content, indent=2) + "\n")
-    except OSError as error:
-        fail(f"--json {path}: cannot be written ({error.strerror})", 1)
+    _replace(path, content)
 
 
 @command.command("compute")

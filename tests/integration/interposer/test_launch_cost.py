@@ -1,4 +1,4 @@
-"""A launch costs at most 60 instructions inside the library, 250 in a compute turn, a stream-ordered pair 600."""
+"""A launch costs at most 60 instructions inside the library, in a compute turn and for a stream-ordered pair 600."""
 
 from __future__ import annotations
 
