@@ -13,7 +13,9 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
-from typing import Any, ClassVar
+
+from nvshare.wire.layout import Fields, WithEntries
+from nvshare.wire.layout import Message as Message  # noqa: PLC0414 (others know it from here)
 
 MAGIC = 0x4853564E  # "NVSH" as little-endian bytes
 VERSION = 1
@@ -99,47 +101,9 @@ FLAG_STAYS = 1  # MEM_REQUEST: these bytes can never be moved
 FLAG_TURNS = 1  # TERMS: work on this GPU needs a compute turn; without it: the grant is enough
 FLAG_ALONE = 1  # TURN_OK: nobody else runs on this GPU meanwhile, so what is measured is this client's own
 
-_TEXT_ENCODING = "utf-8"
-
-
-class Message:
-    """Base of all messages. ``LAYOUT`` names the struct code of each field, in order."""
-
-    TYPE: ClassVar[MessageType]
-    LAYOUT: ClassVar[tuple[tuple[str, str], ...]]
-    STRUCT: ClassVar[struct.Struct]
-    TEXT: ClassVar[frozenset[str]]
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "LAYOUT" in cls.__dict__:
-            cls.STRUCT = struct.Struct("<" + "".join(code for _, code in cls.LAYOUT))
-            cls.TEXT = frozenset(name for name, code in cls.LAYOUT if code.endswith("s"))
-
-    def pack(self) -> bytes:
-        """The payload, without the frame header."""
-        values: list[Any] = []
-        for name, _ in self.LAYOUT:
-            value = getattr(self, name)
-            values.append(value.encode(_TEXT_ENCODING) if name in self.TEXT else value)
-        return self.STRUCT.pack(*values)
-
-    @classmethod
-    def unpack(cls, payload: bytes) -> Message:
-        """Read a payload of at least the known size; ``struct.error`` or ``UnicodeDecodeError`` when it is not one."""
-        values = cls.STRUCT.unpack_from(payload)
-        return cls(**cls._decode(values))
-
-    @classmethod
-    def _decode(cls, values: tuple[Any, ...]) -> dict[str, Any]:
-        return {
-            name: value.split(b"\0", 1)[0].decode(_TEXT_ENCODING) if name in cls.TEXT else value
-            for (name, _), value in zip(cls.LAYOUT, values, strict=True)
-        }
-
 
 @dataclass(frozen=True)
-class GpuEntry:
+class GpuEntry(Fields):
     """One GPU of a client, repeated at the end of REGISTER and ATTACH; its place is the ``gpu`` of later messages."""
 
     uuid: str
@@ -147,46 +111,17 @@ class GpuEntry:
     resident: int = 0
     grant: int = 0  # grant number still held, 0 for none
 
-    LAYOUT: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("uuid", "48s"),
-        ("allocated", "Q"),
-        ("resident", "Q"),
-        ("grant", "Q"),
-    )
-    STRUCT: ClassVar[struct.Struct] = struct.Struct("<48sQQQ")
-
-    def pack(self) -> bytes:
-        return self.STRUCT.pack(self.uuid.encode("ascii"), self.allocated, self.resident, self.grant)
-
-    @classmethod
-    def unpack(cls, payload: bytes, offset: int) -> GpuEntry:
-        uuid, allocated, resident, grant = cls.STRUCT.unpack_from(payload, offset)
-        return cls(uuid.split(b"\0", 1)[0].decode("ascii"), allocated, resident, grant)
+    LAYOUT = (("uuid", "48s"), ("allocated", "Q"), ("resident", "Q"), ("grant", "Q"))
 
 
-class _WithGpus(Message):
-    """A message that ends with ``gpu_count`` entries."""
-
+class _WithGpus(WithEntries):
     gpus: tuple[GpuEntry, ...]
 
-    def pack(self) -> bytes:
-        if not 0 < len(self.gpus) <= MAX_GPUS:
-            raise ValueError(f"between 1 and {MAX_GPUS} GPUs, not {len(self.gpus)}")
-        return super().pack() + b"".join(gpu.pack() for gpu in self.gpus)
+    ENTRIES = ("gpus", "gpu_count", GpuEntry, range(1, MAX_GPUS + 1), "GPUs")
 
     @property
     def gpu_count(self) -> int:
         return len(self.gpus)
-
-    @classmethod
-    def unpack(cls, payload: bytes) -> Message:
-        decoded = cls._decode(cls.STRUCT.unpack_from(payload))
-        count = decoded.pop("gpu_count")
-        if not 0 < count <= MAX_GPUS:
-            raise ValueError(f"between 1 and {MAX_GPUS} GPUs, not {count}")
-        step = GpuEntry.STRUCT.size
-        decoded["gpus"] = tuple(GpuEntry.unpack(payload, cls.STRUCT.size + step * i) for i in range(count))
-        return cls(**decoded)
 
 
 @dataclass(frozen=True)
@@ -613,26 +548,18 @@ class Share(Message):
 
 
 @dataclass(frozen=True)
-class ProcessEntry:
+class ProcessEntry(Fields):
     """One process, repeated at the end of SHARE_REPLY."""
 
     pid: int  # as the one who asked sees it; 0 where it cannot
     allocated: int
+    reserved: int = 0
 
-    LAYOUT: ClassVar[tuple[tuple[str, str], ...]] = (("pid", "I"), ("reserved", "I"), ("allocated", "Q"))
-    STRUCT: ClassVar[struct.Struct] = struct.Struct("<IIQ")
-
-    def pack(self) -> bytes:
-        return self.STRUCT.pack(self.pid, 0, self.allocated)
-
-    @classmethod
-    def unpack(cls, payload: bytes, offset: int) -> ProcessEntry:
-        pid, _, allocated = cls.STRUCT.unpack_from(payload, offset)
-        return cls(pid, allocated)
+    LAYOUT = (("pid", "I"), ("reserved", "I"), ("allocated", "Q"))
 
 
 @dataclass(frozen=True)
-class ShareReply(Message):
+class ShareReply(WithEntries):
     """Scheduler to whoever sent SHARE. ``card`` 0: it belongs to nobody that this scheduler knows."""
 
     card: int = 0  # bytes; the size of the card as its tasks see it
@@ -642,58 +569,11 @@ class ShareReply(Message):
 
     TYPE = MessageType.SHARE_REPLY
     LAYOUT = (("card", "Q"), ("used", "Q"), ("process_count", "I"), ("reserved", "I"))
+    ENTRIES = ("processes", "process_count", ProcessEntry, range(MAX_PROCESSES + 1), "processes")
 
     @property
     def process_count(self) -> int:
         return len(self.processes)
 
-    def pack(self) -> bytes:
-        if len(self.processes) > MAX_PROCESSES:
-            raise ValueError(f"at most {MAX_PROCESSES} processes, not {len(self.processes)}")
-        return super().pack() + b"".join(process.pack() for process in self.processes)
 
-    @classmethod
-    def unpack(cls, payload: bytes) -> Message:
-        decoded = cls._decode(cls.STRUCT.unpack_from(payload))
-        count = decoded.pop("process_count")
-        if count > MAX_PROCESSES:
-            raise ValueError(f"at most {MAX_PROCESSES} processes, not {count}")
-        step = ProcessEntry.STRUCT.size
-        decoded["processes"] = tuple(ProcessEntry.unpack(payload, cls.STRUCT.size + step * i) for i in range(count))
-        return cls(**decoded)
-
-
-BY_TYPE: dict[int, type[Message]] = {
-    cls.TYPE: cls
-    for cls in (
-        Register,
-        SchedOn,
-        SchedOff,
-        ReqLock,
-        LockOk,
-        DropLock,
-        LockReleased,
-        SetTq,
-        MemUpdate,
-        WaitForMem,
-        MemAvailable,
-        PrepareSwapOut,
-        UpdateLimit,
-        UpdateCoreLimit,
-        Refused,
-        Attach,
-        MemRequest,
-        MemDenied,
-        Usage,
-        Control,
-        ControlReply,
-        Residency,
-        Terms,
-        ReqTurn,
-        TurnOk,
-        EndTurn,
-        TurnOver,
-        Share,
-        ShareReply,
-    )
-}
+BY_TYPE: dict[int, type[Message]] = {kind.TYPE: kind for kind in Message.kinds()}
