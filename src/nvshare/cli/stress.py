@@ -19,7 +19,8 @@ from nvshare.cli.launch import where
 from nvshare.cli.options import OneLineCommand, ResultFile, Seconds, fail
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
-from nvshare.lab.stress.meter import GpuLog, meter_of
+from nvshare.lab.stress.meter import gpu_log as logged
+from nvshare.lab.stress.meter import meter_of
 from nvshare.lab.stress.run import Plan, Report, Watchers, carry_out_plan
 from nvshare.lab.stress.scene import Scene
 from nvshare.launch.errors import LaunchError, NoGpu
@@ -151,7 +152,7 @@ def _carry_out(plan: Plan, scene: Scene, gpu_log: Path | None, verbose: bool) ->
     watchers = Watchers(lambda name: click.echo(f"- {name}"), step, began)
     if gpu_log is None:
         return carry_out_plan(title, plan, scene, watchers)
-    with GpuLog(gpu_log, scene.meter, scene.cards.all):
+    with logged(gpu_log, scene.meter, scene.cards.all):
         return carry_out_plan(title, plan, scene, watchers)
 
 

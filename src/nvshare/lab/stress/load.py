@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from nvshare.client.connection import Connection, SchedulerError
+from nvshare.lab.stress.every import every
 from nvshare.lab.stress.scene import Scene
 from nvshare.launch.fleet import Fleet, Job, Result, Terms
 from nvshare.launch.orders import Wish, with_package
@@ -74,7 +73,8 @@ def carry_out(
         )
         for number in range(workers)
     ]
-    with _Watch(scene) as watch:
+    watch = _Watch(scene)
+    with every(_PERIOD, watch.look):
         results = fleet.run(jobs)
     told = [_told(scene, result) for result in results]
     waits = [result.waited for result in results if result.pid]
@@ -105,18 +105,6 @@ class _Watch:
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._seen: dict[str, list[tuple[float, float]]] = {}  # client -> when, seconds on the card so far
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> _Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def occupied(self) -> list[float]:
         """Percent of its card that each client had between the first and the last look at its work."""
@@ -127,15 +115,14 @@ class _Watch:
                 shares.append(100 * (worked[-1][1] - worked[0][1]) / (worked[-1][0] - worked[0][0]))
         return shares
 
-    def _look(self) -> None:
-        while not self._stop.wait(_PERIOD):
-            try:
-                with Connection(self._scene.place.socket) as connection:
-                    clients = connection.status()["clients"]
-            except SchedulerError:
-                continue
-            now = time.monotonic()
-            for client in clients:
-                if client["group"].startswith("lease:"):
-                    occupied = sum(gpu["occupied_s"] for gpu in client["gpus"])
-                    self._seen.setdefault(client["id"], []).append((now, occupied))
+    def look(self) -> None:
+        try:
+            with Connection(self._scene.place.socket) as connection:
+                clients = connection.status()["clients"]
+        except SchedulerError:
+            return
+        now = time.monotonic()
+        for client in clients:
+            if client["group"].startswith("lease:"):
+                occupied = sum(gpu["occupied_s"] for gpu in client["gpus"])
+                self._seen.setdefault(client["id"], []).append((now, occupied))

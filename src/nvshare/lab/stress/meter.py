@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
-import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 from nvshare import config
 from nvshare.gpu import sim
+from nvshare.lab.stress.every import every
 from nvshare.launch.place import Place
 
 _PERIOD = 1.0  # seconds between two samples of the log
@@ -86,35 +87,18 @@ def meter_of(place: Place) -> Meter:
     return SimulatedMeter(sim.find(Path(directory).name)) if directory else NvmlMeter()
 
 
-class GpuLog:
+@contextlib.contextmanager
+def gpu_log(path: Path, meter: Meter, cards: tuple[str, ...]) -> Iterator[None]:
     """``--gpu-log``: timestamp, index, utilization (percent), memory (MiB), a line for each card and second."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("timestamp", "index", "utilization", "memory"))
 
-    def __init__(self, path: Path, meter: Meter, cards: tuple[str, ...]) -> None:
-        self._file = path.open("w", newline="")
-        self._writer = csv.writer(self._file)
-        self._writer.writerow(("timestamp", "index", "utilization", "memory"))
-        self._meter = meter
-        self._cards = cards
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
+        def sample() -> None:
+            memory, busy = meter.memory(), meter.utilization()
+            for index, uuid in enumerate(cards):
+                writer.writerow((f"{time.time():.3f}", index, busy.get(uuid, 0), memory.get(uuid, 0) >> 20))
+            file.flush()
 
-    def __enter__(self) -> GpuLog:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._file.close()
-
-    def _sample(self) -> None:
-        while True:
-            memory, busy = self._meter.memory(), self._meter.utilization()
-            for index, uuid in enumerate(self._cards):
-                row = (f"{time.time():.3f}", index, busy.get(uuid, 0), memory.get(uuid, 0) >> 20)
-                self._writer.writerow(row)
-            self._file.flush()
-            if self._stop.wait(_PERIOD):
-                return
+        with every(_PERIOD, sample):
+            yield
