@@ -7,7 +7,7 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +16,7 @@ from nvshare.client.connection import Connection, NoScheduler, SchedulerError
 
 IDLE_EXIT = 600.0  # seconds without any connection after which a scheduler we started ends itself
 LOG_NAME = "scheduler.log"
+PROGRAM = ("-m", "nvshare.cli.scheduler")  # what Python runs as the scheduler
 
 
 class SchedulerNotStarted(SchedulerError):
@@ -37,6 +38,7 @@ def ensure_scheduler(
     card_memory: int | None = None,
     mode: str | None = None,
     idle_exit: float = IDLE_EXIT,
+    program: Sequence[str] = PROGRAM,
 ) -> bool:
     """Return once a scheduler answers on this socket; True when it had to be started.
 
@@ -48,7 +50,10 @@ def ensure_scheduler(
     if is_running(socket):
         return False
     try:
-        return _ensure(socket, env, card_memory, mode, idle_exit)
+        options = ["--user", "--detach", "--socket", str(socket), "--idle-exit", f"{idle_exit:g}"]
+        options += ["--card-memory", str(card_memory)] if card_memory is not None else []
+        options += ["--mode", mode] if mode is not None else []
+        return _ensure(socket, env, [*program, *options])
     except OSError as error:
         raise SchedulerNotStarted(
             f"cannot start a scheduler on {socket} ({error.strerror}: {error.filename}); "
@@ -56,7 +61,7 @@ def ensure_scheduler(
         ) from error
 
 
-def _ensure(socket: Path, env: Mapping[str, str], card_memory: int | None, mode: str | None, idle_exit: float) -> bool:
+def _ensure(socket: Path, env: Mapping[str, str], program: Sequence[str]) -> bool:
     if socket.parent == config.runtime_directory():
         config.own_runtime_directory()
     socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -64,11 +69,8 @@ def _ensure(socket: Path, env: Mapping[str, str], card_memory: int | None, mode:
         fcntl.flock(log, fcntl.LOCK_EX)  # of several who start at once, one starts it and the others find it running
         if is_running(socket):
             return False
-        options = ["--user", "--detach", "--socket", str(socket), "--idle-exit", f"{idle_exit:g}"]
-        options += ["--card-memory", str(card_memory)] if card_memory is not None else []
-        options += ["--mode", mode] if mode is not None else []
         start = log.tell()
-        if not _start(options, env, log):
+        if not _start(program, env, log):
             raise SchedulerNotStarted(_reason(socket.parent / LOG_NAME, start))
     return True
 
@@ -83,14 +85,14 @@ def _open_log(path: Path) -> BinaryIO:
     return log
 
 
-def _start(options: list[str], env: Mapping[str, str], log: BinaryIO) -> bool:
+def _start(program: Sequence[str], env: Mapping[str, str], log: BinaryIO) -> bool:
     """Start a scheduler; True once it says that it listens, False when it ended instead."""
     ready, told = os.pipe()
     try:
         # Opened anew: our own descriptor holds the lock, which the scheduler must not inherit.
         with open(f"/proc/self/fd/{log.fileno()}", "ab") as output:
             starter = subprocess.Popen(
-                [sys.executable, "-m", "nvshare.cli.scheduler", *options, "--ready-fd", str(told)],
+                [sys.executable, *program, "--ready-fd", str(told)],
                 env=_scheduler_environment(env),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

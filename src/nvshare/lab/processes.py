@@ -11,7 +11,7 @@ from typing import Any
 
 from nvshare import config, native
 from nvshare.client.connection import Connection, SchedulerError
-from nvshare.client.spawn import IDLE_EXIT, ensure_scheduler
+from nvshare.client.spawn import IDLE_EXIT, PROGRAM, ensure_scheduler
 from nvshare.gpu.profiles import Profile
 from nvshare.lab.outcome import (
     Outcome,
@@ -33,7 +33,8 @@ _PACKAGE_PARENT = Path(__file__).resolve().parents[2]  # so that children find t
 @dataclass(frozen=True)
 class Place:
     """Where processes run. ``copied`` tells the driver's own counters of bytes copied to the cards and from them, where
-    it has any; ``profile`` what the cards can do, where that is known; ``card_memory`` what the scheduler declares."""
+    it has any; ``profile`` what the cards can do, where that is known; ``card_memory`` what the scheduler declares;
+    ``scheduler`` what Python runs as one where none answers."""
 
     source: str
     title: str
@@ -45,6 +46,7 @@ class Place:
     profile: Profile | None = None
     card_memory: int | None = None
     idle_exit: float = IDLE_EXIT
+    scheduler: tuple[str, ...] = PROGRAM
 
     def plain_environment(self, gpu: int = 0) -> dict[str, str]:
         """Of a process on one card, without nvshare."""
@@ -63,10 +65,31 @@ class Place:
         path = ":".join(filter(None, [str(_PACKAGE_PARENT), config.child_environment({}).get("PYTHONPATH")]))
         return {**self.variables, "CUDA_VISIBLE_DEVICES": self.uuids[gpu], "PYTHONPATH": path}
 
-    def ensure_scheduler(self) -> None:
-        """Return once the scheduler of this place answers; ``SchedulerError`` when it cannot run."""
+    def ensure_scheduler(self) -> bool:
+        """Return once the scheduler of this place answers; True when it had to be started. ``SchedulerError`` when it
+        cannot run."""
         environment = config.child_environment(self.variables)
-        ensure_scheduler(self.socket, environment, card_memory=self.card_memory, idle_exit=self.idle_exit)
+        return ensure_scheduler(
+            self.socket,
+            environment,
+            card_memory=self.card_memory,
+            idle_exit=self.idle_exit,
+            program=self.scheduler,
+        )
+
+    @contextlib.contextmanager
+    def set_to(self, mode: str, quantum: float | None = None) -> Iterator[None]:
+        """Its scheduler in this mode, with turns so long, and afterwards as it was."""
+        with Connection(self.socket) as connection:
+            before = connection.status()["settings"]
+            connection.request("set", mode=mode, **({} if quantum is None else {"quantum": quantum}))
+        try:
+            yield
+        finally:
+            with contextlib.suppress(SchedulerError), Connection(self.socket) as connection:
+                connection.request(
+                    "set", mode=before["mode"], quantum=before["quantum_s"], switch_time=before["switch_time"]
+                )
 
 
 class ProcessBackend:
@@ -87,7 +110,7 @@ class ProcessBackend:
         if not plan.shared:
             return self._run(plan, progress)
         self._place.ensure_scheduler()
-        with self._set_as_planned(plan):
+        with self._place.set_to(plan.mode, plan.quantum):
             return self._run(plan, progress)
 
     def _run(self, plan: RunPlan, progress: Progress) -> Outcome:
@@ -132,23 +155,6 @@ class ProcessBackend:
     def _status(self) -> dict[str, Any]:
         with Connection(self._place.socket) as connection:
             return connection.status()
-
-    @contextlib.contextmanager
-    def _set_as_planned(self, plan: RunPlan) -> Iterator[None]:
-        """The scheduler in the plan's mode and quantum, and afterwards as it was."""
-        before = self._status()["settings"]
-        wanted: dict[str, Any] = {"mode": plan.mode}
-        if plan.quantum is not None:
-            wanted["quantum"] = plan.quantum
-        with Connection(self._place.socket) as connection:
-            connection.request("set", **wanted)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(SchedulerError), Connection(self._place.socket) as connection:
-                connection.request(
-                    "set", mode=before["mode"], quantum=before["quantum_s"], switch_time=before["switch_time"]
-                )
 
     def _environment(self, task: TaskPlan, shared: bool) -> dict[str, str]:
         place = self._place

@@ -44,12 +44,14 @@ class Name:
 class Worker:
     """One process and the line of commands to it."""
 
-    def __init__(self, name: Name, kit: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: Name, kit: str, environment: Mapping[str, str], program: str = "nvshare.lab.compute.worker"
+    ) -> None:
         self.name = name
         self.info: dict[str, Any] = {}
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "nvshare.lab.compute.worker", kit],
+            [sys.executable, "-m", program, kit],
             env=dict(environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -93,6 +95,10 @@ class Worker:
         self.send(**command)
         return self.receive(patience)
 
+    def kill(self) -> None:
+        """SIGKILL, in the middle of whatever it does; ``close`` waits for its end."""
+        self._process.kill()
+
     def dismiss(self) -> None:
         """Tell it to end; ``close`` waits for that."""
         with contextlib.suppress(OSError):
@@ -124,12 +130,21 @@ class Worker:
 class Crew:
     """Use as a context: whatever happens inside, no process is left when it ends.
 
-    ``steps``: seconds of one step of each kind, measured natively and alone; known once the crew has been called up.
+    ``steps``: seconds of one step of each kind, measured alone; known once the crew has been called up. ``reference``:
+    how those run that are measured for it. ``size``: bytes that each worker computes with; None: as the kit has it.
     """
 
-    def __init__(self, kit: str, environments: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        kit: str,
+        environments: Mapping[str, Mapping[str, str]],
+        reference: str = NATIVE,
+        size: int | None = None,
+    ) -> None:
         self._kit = kit
         self._environments = environments
+        self._reference = reference
+        self._size = size
         self._workers: dict[Name, Worker] = {}
         self.steps: dict[str, float] = {}
 
@@ -152,7 +167,7 @@ class Crew:
 
     def call_up(self, names: Iterable[Name], patience: float = _PATIENCE) -> None:
         """Start all of them, wait until each has loaded all it needs, and let them prepare one after the other. The
-        length of a step is that of the first native one of its kind."""
+        length of a step is that of the first of its kind that runs as the reference does."""
         fresh = [name for name in dict.fromkeys(names) if name not in self._workers]
         for name in fresh:
             self._workers[name] = Worker(name, self._kit, self._environments[name.how])
@@ -163,10 +178,10 @@ class Crew:
         for name in fresh:
             worker = self._workers[name]
             steps = KINDS[name.kind].steps
-            worker.ask(patience, do="prepare", steps=steps)
+            worker.ask(patience, do="prepare", steps=steps, bytes=self._size)
             if name.how == NVSHARE:
                 self.client(name)
-            if name.how == NATIVE and steps not in self.steps:
+            if name.how == self._reference and steps not in self.steps:
                 self.steps[steps] = _step_seconds(worker)
 
     def client(self, name: Name) -> str:
@@ -175,6 +190,9 @@ class Crew:
         if client is None:
             raise WorkerFailed(f"the worker {name} runs without nvshare: libnvshare.so was not loaded")
         return client
+
+    def kill(self, name: Name) -> None:
+        self._workers[name].kill()
 
     def begin(self, names: Sequence[Name], until: float) -> None:
         """Let them work until a moment of the monotonic clock."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from nvshare.lab.compute import kinds
 from nvshare.lab.driver import Context, Driver, Mark
 from nvshare.lab.workloads import pattern, ptx
-from nvshare.lab.workloads.spec import FLOAT_BYTES
+from nvshare.lab.workloads.spec import FLOAT_BYTES, MATRICES_PER_ADD
 
 _ADD_ELEMENTS = 512 << 20  # about 1.5 ms on an H200
 _CARD_PART = 16  # an add takes at most this part of the card's memory
@@ -55,10 +55,10 @@ class Kit:
     def versions(self) -> dict[str, str]:
         return {}
 
-    def prepare(self, steps: str) -> _Launches:
+    def prepare(self, steps: str, size: int | None = None) -> _Launches:
         context = self._context = self._context or Context(Driver())
         if steps == kinds.ADD:
-            return _add(context)
+            return _add(context, size)
         module = context.load(ptx.PTX)
         if steps == kinds.GRAPH:
 
@@ -72,9 +72,10 @@ class Kit:
         return _Launches(context, [launchers[length] for length in _KERNELS[steps]], lambda: True)
 
 
-def _add(context: Context) -> _Launches:
+def _add(context: Context, size: int | None) -> _Launches:
     _, total = context.memory()
-    elements = min(_ADD_ELEMENTS, total // _CARD_PART // (3 * FLOAT_BYTES))
+    elements = (size or total // _CARD_PART) // (MATRICES_PER_ADD * FLOAT_BYTES)
+    elements = elements if size else min(_ADD_ELEMENTS, elements)
     x, y, z = (context.allocate(elements * FLOAT_BYTES) for _ in range(3))
     context.fill(x, pattern.float_bits(pattern.FILL_X), elements)
     context.fill(y, pattern.float_bits(pattern.FILL_Y), elements)

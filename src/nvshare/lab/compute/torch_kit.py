@@ -123,8 +123,8 @@ class Kit:
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__, "cuda": str(torch.version.cuda)}
 
-    def prepare(self, steps: str) -> _Steps:
-        prepared = _PREPARE[steps]()
+    def prepare(self, steps: str, size: int | None = None) -> _Steps:
+        prepared = _add(size // 12) if size and steps == kinds.ADD else _PREPARE[steps]()
         prepared.submit(3)
         torch.cuda.synchronize()
         return prepared

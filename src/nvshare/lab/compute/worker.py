@@ -2,7 +2,7 @@
 
     python -m nvshare.lab.compute.worker driver|torch
 
-Commands on standard input, each answered by one line: {"do": "info"}, {"do": "prepare", "steps": NAME},
+Commands on standard input, each answered by one line: {"do": "info"}, {"do": "prepare", "steps": NAME, "bytes": B},
 {"do": "time", "steps": N}, {"do": "work", "until": T, "batch": N, "sleep": S, "period": P, "seed": K}, {"do": "quit"}.
 Times are those of the monotonic clock, which all processes share. The card is not touched before the first command that
 needs it, so workers can be started ahead of time.
@@ -47,7 +47,8 @@ class Steps(Protocol):
 class Kit(Protocol):
     """A way to use the card."""
 
-    def prepare(self, steps: str) -> Steps: ...
+    def prepare(self, steps: str, size: int | None = None) -> Steps:
+        """With so many bytes, where that can be chosen; None: as it is made for measurements."""
 
     def versions(self) -> dict[str, str]: ...
 
@@ -157,7 +158,7 @@ def main() -> int:
         if what == "info":
             answer = {"pid": os.getpid(), **kit.versions()}
         elif what == "prepare":
-            steps = kit.prepare(command["steps"])
+            steps = kit.prepare(command["steps"], command.get("bytes"))
         elif what == "time" and steps is not None:
             answer = {"seconds": timed(steps, command["steps"])}
         elif what == "work" and steps is not None:

@@ -1,0 +1,109 @@
+"""Quotas of memory and of compute time, from the start and changed while a task runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nvshare.client.connection import Connection
+from nvshare.lab.compute.crew import Worker
+from nvshare.lab.compute.shares import Change
+from nvshare.lab.compute.stage import Scene
+from nvshare.lab.stress.scene import eventually
+from nvshare.lab.verify.finding import Verdict
+from nvshare.lab.verify.ground import START, Ground, task
+
+LOW, HIGH, RAISED = 30, 60, 80  # percent
+POINTS = 5.0  # percentage points that a task may be off within a window of some seconds
+IN_TIME = 1.0  # seconds until a change acts
+_AT = {percent: f"nvshare at {percent} %" for percent in (LOW, HIGH)}
+
+
+def _take(probe: Worker, size: int) -> bool:
+    """Whether so much more was granted; a refusal is the error that frameworks know."""
+    said = probe.ask(do="take", bytes=size)
+    if not said["granted"] and not said["out_of_memory"]:
+        raise ValueError("refused with another error than CUDA_ERROR_OUT_OF_MEMORY")
+    return bool(said["granted"])
+
+
+def _mib(size: int) -> str:
+    return f"{size >> 20} MiB"
+
+
+def memory(ground: Ground) -> Verdict:
+    """One process by its environment; two of one lease together."""
+    quota = ground.small
+    limited = ground.shared_environment(NVSHARE_GPU_MEMORY_LIMIT=str(quota))
+    with ground.probe(limited) as alone:
+        shown = alone.ask(do="look")["total"]
+        within, beyond = _take(alone, quota // 2), _take(alone, quota)
+    with ground.lease(mem=quota) as lease:
+        environment = ground.lease_environment(lease)
+        with ground.probe(environment) as first, ground.probe(environment) as second:
+            took, together, goes_on = _take(first, quota // 2), _take(second, quota), _take(first, quota // 4)
+    text = (
+        f"a card of {_mib(shown)}; within: {_said(within)}, beyond: {_said(beyond)}; "
+        f"two of one lease: {_said(took)}, beyond together: {_said(together)}, then the first: {_said(goes_on)}"
+    )
+    return Verdict(text, shown == quota and within and not beyond and took and not together and goes_on)
+
+
+def _said(granted: bool) -> str:
+    return "granted" if granted else "out of memory"
+
+
+def compute(ground: Ground) -> Verdict:
+    """Alone at a quota, and two quotas beside each other, against the speed without."""
+    free, low, high = task(0), task(0, _AT[LOW]), task(0, _AT[HIGH])
+    variables = {how: {"NVSHARE_GPU_CORE_LIMIT": str(percent)} for percent, how in _AT.items()}
+    with ground.crew(ground.small, variables) as crew:
+        crew.call_up([free, low, high])
+        with ground.stage(crew) as stage:
+
+            def speeds(*tasks: Any, seconds: float = ground.seconds) -> list[float]:
+                return stage.play(Scene(tasks, seconds=seconds, start=START)).speeds()
+
+            (solo,) = speeds(free, seconds=1.0)
+            alone = speeds(low)
+            pair = speeds(low, high)
+    got = [100 * speed / solo for speed in (*alone, *pair)]
+    due = (LOW, LOW, HIGH)
+    text = f"alone {got[0]:.1f} %; together {got[1]:.1f} and {got[2]:.1f} %"
+    return Verdict(text, all(abs(had - percent) <= POINTS for had, percent in zip(got, due, strict=True)))
+
+
+def change(ground: Ground) -> Verdict:
+    """Both quotas of a task that computes, or holds memory, are raised."""
+    compute_text, compute_ok = _compute_changed(ground)
+    memory_text, memory_ok = _memory_changed(ground)
+    return Verdict(f"{compute_text}; {memory_text}", compute_ok and memory_ok)
+
+
+def _compute_changed(ground: Ground) -> tuple[str, bool]:
+    free = task(0)
+    with ground.crew(ground.small) as crew:
+        crew.call_up([free])
+        with ground.stage(crew) as stage:
+            (solo,) = stage.play(Scene([free], seconds=1.0, start=START)).speeds()
+            half = ground.seconds / 2
+            scene = Scene([free], [LOW], half + IN_TIME + ground.seconds, START, [Change(half, 0, RAISED)])
+            seen = stage.play(scene)
+    asked = seen.changes[0].at
+    (track,) = seen.tracks
+    before = 100 * track.speed(seen.begin, asked) / solo
+    after = 100 * track.speed(asked + IN_TIME, seen.end) / solo
+    text = f"compute {before:.1f} %, from {IN_TIME:g} s after the change {after:.1f} %"
+    return text, abs(before - LOW) <= POINTS and abs(after - RAISED) <= POINTS
+
+
+def _memory_changed(ground: Ground) -> tuple[str, bool]:
+    quota = ground.small
+    with ground.probe(ground.shared_environment(NVSHARE_GPU_MEMORY_LIMIT=str(quota))) as probe:
+        before = probe.ask(do="look")["total"]
+        with Connection(ground.place.socket) as connection:
+            connection.request("limit", target={"client": probe.client}, mem=2 * quota)
+        eventually(lambda: probe.ask(do="look")["total"] != before, IN_TIME)
+        after = probe.ask(do="look")["total"]
+        granted = _take(probe, quota + quota // 2)
+    text = f"memory {_mib(before)}, then {_mib(after)}, an allocation between them: {_said(granted)}"
+    return text, (before, after) == (quota, 2 * quota) and granted
