@@ -59,7 +59,7 @@ def _tests(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     return tests
 
 
-def _node(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def node_spec(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """``2xT4``, if there is such a node."""
     if value is not None:
         try:
@@ -198,10 +198,10 @@ def write_json(path: Path, conditions: dict[str, Any], rows: list[Row], sentence
         "rows": [row.to_dict() for row in rows],
         "findings": sentences,
     }
-    _replace(path, content)
+    replace_json(path, content)
 
 
-def _replace(path: Path, content: dict[str, Any]) -> None:
+def replace_json(path: Path, content: dict[str, Any]) -> None:
     """Whole or not at all: who is interrupted keeps what was written before."""
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
@@ -216,7 +216,7 @@ def _replace(path: Path, content: dict[str, Any]) -> None:
 def _write(path: Path | None, source: str, rows: list[dict[str, Any]]) -> None:
     if path is not None:
         content = {"simulated": source != "gpu", "source": source, "rows": rows}
-        _replace(path, content)
+        replace_json(path, content)
         click.echo(f"\nrows written to {path}")
 
 
@@ -232,12 +232,16 @@ def command() -> None:
 
 
 _MODEL = click.option(
-    "--model", "model_spec", callback=_node, metavar="NODE", help="In virtual time, exact and deterministic, e.g. 2xT4."
+    "--model",
+    "model_spec",
+    callback=node_spec,
+    metavar="NODE",
+    help="In virtual time, exact and deterministic, e.g. 2xT4.",
 )
 _SIM = click.option(
     "--sim",
     "sim_spec",
-    callback=_node,
+    callback=node_spec,
     metavar="NODE",
     help="Real processes on a simulated node of its own, e.g. 2xT4.",
 )
@@ -482,7 +486,7 @@ def _write_compute(path: Path | None, bench: ComputeBench, rows: list[ComputeRow
         "complete": complete,
         "rows": [row.to_dict() for row in rows],
     }
-    _replace(path, content)
+    replace_json(path, content)
 
 
 @command.command("compute")

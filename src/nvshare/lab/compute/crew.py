@@ -203,9 +203,9 @@ class Crew:
                 do="work", until=until, batch=batch, sleep=kind.sleep, period=kind.period, seed=seed
             )
 
-    def tracks(self, names: Sequence[Name], until: float) -> list[Track]:
-        """How it went, once all have come to the end of their work."""
-        answers = [self._workers[name].receive(max(0.0, until - time.monotonic()) + _LATE) for name in names]
+    def tracks(self, names: Sequence[Name], until: float, late: float = _LATE) -> list[Track]:
+        """How it went, once all have come to the end of their work; ``WorkerFailed`` when one is too late for that."""
+        answers = [self._workers[name].receive(max(0.0, until - time.monotonic()) + late) for name in names]
         return [
             Track(answer["times"], answer["counts"], [(at, took) for at, took in answer["bursts"]], answer["right"])
             for answer in answers

@@ -94,8 +94,16 @@ class LiveStage:
 
 
 @contextlib.contextmanager
-def on(place: Place, kit: str, seconds: float, start: float, told: Told, with_mps: bool = False) -> Iterator[LiveStage]:
-    """A stage with a crew of its own at this place; nothing of it is left afterwards."""
+def on(
+    place: Place,
+    kit: str,
+    seconds: float,
+    start: float,
+    told: Told,
+    with_mps: bool = False,
+    size: int | None = None,
+) -> Iterator[LiveStage]:
+    """A stage with a crew of its own at this place; nothing of it is left afterwards. ``size``: as of a crew."""
     place.ensure_scheduler()
     with contextlib.ExitStack() as stack:
         environments: dict[str, Mapping[str, str]] = {
@@ -109,7 +117,7 @@ def on(place: Place, kit: str, seconds: float, start: float, told: Told, with_mp
             if not isinstance(found, str):
                 environments[MPS] = found
         connection = stack.enter_context(Connection(place.socket))
-        crew = stack.enter_context(Crew(kit, environments))
+        crew = stack.enter_context(Crew(kit, environments, size=size))
         stage = LiveStage(crew, connection, seconds, start, problem, told)
         try:
             yield stage

@@ -166,9 +166,14 @@ WAYS = (
 )
 
 
-def free(stage: Stage) -> Iterator[Row]:
+BESIDE: tuple[tuple[str, ...], ...] = (
+    *((kind,) * count for kind, count in FREE),
+    *((ADD, MATMUL), (LAUNCH, LAUNCH), (ADD, LAUNCH)),
+)
+
+
+def free(stage: Stage, casts: Sequence[tuple[str, ...]] = BESIDE) -> Iterator[Row]:
     """Tasks without quotas, under nvshare and in all other ways, in turn."""
-    casts = [(kind,) * count for kind, count in FREE] + [(ADD, MATMUL), (LAUNCH, LAUNCH), (ADD, LAUNCH)]
     for how in (NATIVE, NVSHARE):
         stage.call_up(task for kinds in casts for task in cast(how, kinds))
     ways = list(WAYS)

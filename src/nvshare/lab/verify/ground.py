@@ -21,7 +21,7 @@ GPU = 0  # the card of all checks but the one of the spread
 _SMALL_PART = 8  # tasks of this part of the card fit beside each other
 _LARGE = 0.6  # two tasks of this part do not
 _GRANULE = 2 << 20
-_KIT = "driver"
+KIT = "driver"
 
 
 def task(number: int, how: str = NVSHARE) -> Name:
@@ -51,7 +51,7 @@ class Ground:
         """Workers under nvshare, each with so many bytes; further ``variables`` by how a worker runs."""
         shared = self.place.shared_environment(GPU)
         environments = {how: {**shared, **more} for how, more in (variables or {}).items()}
-        with Crew(_KIT, {NVSHARE: shared, **environments}, reference=NVSHARE, size=size) as crew:
+        with Crew(KIT, {NVSHARE: shared, **environments}, reference=NVSHARE, size=size) as crew:
             yield crew
 
     @contextlib.contextmanager
@@ -66,7 +66,7 @@ class Ground:
     @contextlib.contextmanager
     def probe(self, environment: Mapping[str, str]) -> Iterator[Worker]:
         """A process that allocates when it is told to."""
-        worker = Worker(Name(NVSHARE, "probe"), _KIT, environment, program="nvshare.lab.verify.probe")
+        worker = Worker(Name(NVSHARE, "probe"), KIT, environment, program="nvshare.lab.verify.probe")
         try:
             yield worker
         finally:

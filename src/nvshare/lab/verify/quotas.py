@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nvshare.client.connection import Connection
-from nvshare.lab.compute.crew import Worker
+from nvshare.lab.compute.crew import NVSHARE, Name, Worker, WorkerFailed
+from nvshare.lab.compute.live import LiveStage
 from nvshare.lab.compute.shares import Change
 from nvshare.lab.compute.stage import Scene
 from nvshare.lab.stress.scene import eventually
@@ -15,7 +14,11 @@ from nvshare.lab.verify.ground import START, Ground, task
 LOW, HIGH, RAISED = 30, 60, 80  # percent
 POINTS = 5.0  # percentage points that a task may be off within a window of some seconds
 IN_TIME = 1.0  # seconds until a change acts
+_SOLO = 0.7  # seconds
+_SPENT = 1.5  # seconds until the credit that idle tasks have is used up
 _AT = {percent: f"nvshare at {percent} %" for percent in (LOW, HIGH)}
+_FREE = "nvshare without a quota"
+_CORES = "NVSHARE_GPU_CORE_LIMIT"
 
 
 def _take(probe: Worker, size: int) -> bool:
@@ -52,21 +55,25 @@ def _said(granted: bool) -> str:
     return "granted" if granted else "out of memory"
 
 
+def _solo_step(stage: LiveStage, free: Name) -> float:
+    """Seconds of a step alone. A typical one: what a busy host takes from the task is not the card's."""
+    (step,) = stage.play(Scene([free], seconds=_SOLO, start=START)).step_seconds()
+    if step is None:
+        raise WorkerFailed("a task that is alone on the card did nothing")
+    return step
+
+
 def compute(ground: Ground) -> Verdict:
     """Alone at a quota, and two quotas beside each other, against the speed without."""
     free, low, high = task(0), task(0, _AT[LOW]), task(0, _AT[HIGH])
-    variables = {how: {"NVSHARE_GPU_CORE_LIMIT": str(percent)} for percent, how in _AT.items()}
+    variables = {how: {_CORES: str(percent)} for percent, how in _AT.items()}
     with ground.crew(ground.small, variables) as crew:
         crew.call_up([free, low, high])
         with ground.stage(crew) as stage:
-
-            def speeds(*tasks: Any, seconds: float = ground.seconds) -> list[float]:
-                return stage.play(Scene(tasks, seconds=seconds, start=START)).speeds()
-
-            (solo,) = speeds(free, seconds=1.0)
-            alone = speeds(low)
-            pair = speeds(low, high)
-    got = [100 * speed / solo for speed in (*alone, *pair)]
+            step = _solo_step(stage, free)
+            alone = stage.play(Scene([low], seconds=ground.seconds, start=_SPENT)).speeds()
+            pair = stage.play(Scene([low, high], seconds=ground.seconds, start=_SPENT)).speeds()
+    got = [100 * speed * step for speed in (*alone, *pair)]
     due = (LOW, LOW, HIGH)
     text = f"alone {got[0]:.1f} %; together {got[1]:.1f} and {got[2]:.1f} %"
     return Verdict(text, all(abs(had - percent) <= POINTS for had, percent in zip(got, due, strict=True)))
@@ -80,18 +87,18 @@ def change(ground: Ground) -> Verdict:
 
 
 def _compute_changed(ground: Ground) -> tuple[str, bool]:
-    free = task(0)
-    with ground.crew(ground.small) as crew:
-        crew.call_up([free])
+    free, limited = task(0, _FREE), task(0)
+    with ground.crew(ground.small, {_FREE: {}, NVSHARE: {_CORES: str(LOW)}}) as crew:
+        crew.call_up([free, limited])
         with ground.stage(crew) as stage:
-            (solo,) = stage.play(Scene([free], seconds=1.0, start=START)).speeds()
+            step = _solo_step(stage, free)
             half = ground.seconds / 2
-            scene = Scene([free], [LOW], half + IN_TIME + ground.seconds, START, [Change(half, 0, RAISED)])
+            scene = Scene([limited], (), half + IN_TIME + ground.seconds, _SPENT, [Change(half, 0, RAISED)])
             seen = stage.play(scene)
     asked = seen.changes[0].at
     (track,) = seen.tracks
-    before = 100 * track.speed(seen.begin, asked) / solo
-    after = 100 * track.speed(asked + IN_TIME, seen.end) / solo
+    before = 100 * track.speed(seen.begin, asked) * step
+    after = 100 * track.speed(asked + IN_TIME, seen.end) * step
     text = f"compute {before:.1f} %, from {IN_TIME:g} s after the change {after:.1f} %"
     return text, abs(before - LOW) <= POINTS and abs(after - RAISED) <= POINTS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nvshare.client.connection import SchedulerError
 from nvshare.lab.compute.crew import WorkerFailed
@@ -79,15 +79,25 @@ def verify(
     checks: Sequence[str] = tuple(CHECKS),
     seconds: float = SECONDS,
     begun: Callable[[Check], None] = lambda check: None,
+    attempts: int = 2,
 ) -> Iterator[Finding]:
-    """Carry the checks out. ``begun`` hears of each. ``SchedulerError`` when there is no scheduler to check."""
+    """Carry the checks out, again where one fails: a burst of other work on the host is no finding about nvshare.
+    ``begun`` hears of each. ``SchedulerError`` when there is no scheduler to check."""
     ground = Ground(place, card_memory, seconds, place.ensure_scheduler())
     for name in checks:
         check = CHECKS[name]
         begun(check)
         began = time.monotonic()
-        try:
-            verdict = check.carry_out(ground)
-        except _FAILURES as error:
-            verdict = Verdict(str(error), ok=False)
+        verdict = _attempt(check, ground)
+        for number in range(2, attempts + 1):
+            if verdict.ok is False:
+                verdict = _attempt(check, ground)
+                verdict = replace(verdict, seen=f"{verdict.seen} (attempt {number})")
         yield Finding(name, check.title, check.expected, verdict, time.monotonic() - began)
+
+
+def _attempt(check: Check, ground: Ground) -> Verdict:
+    try:
+        return check.carry_out(ground)
+    except _FAILURES as error:
+        return Verdict(str(error), ok=False)

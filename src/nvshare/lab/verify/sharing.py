@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass, field
 
+from nvshare.client.connection import SchedulerError
 from nvshare.lab import spans
+from nvshare.lab.compute.crew import WorkerFailed
 from nvshare.lab.compute.stage import Scene, Seen
 from nvshare.lab.compute.track import Track
 from nvshare.lab.stress.every import every
@@ -21,6 +24,7 @@ IN_TIME = 1.0  # seconds after the end of a neighbour
 QUANTUM = 1.0  # seconds: the shortest turn that can be asked for
 _TURNS = 4  # of one task or the other, at least, while tasks in turns are watched
 _LOOK = 0.05
+_LATE = 3.0  # seconds after its work should be over, in which a task that stands still shows that
 _GAP = 0.3  # seconds without progress that are a pause; compute turns leave shorter ones
 
 
@@ -36,7 +40,10 @@ class Watch:
     _before: dict[str, int] = field(default_factory=dict)
 
     def look(self) -> None:
-        status = self.ground.status()
+        try:
+            status = self.ground.status()
+        except SchedulerError:
+            return  # what becomes of the tasks tells more
         counters = status["counters"]
         self._before = self._before or counters
         self.drops = counters["drops"] - self._before["drops"]
@@ -87,7 +94,7 @@ def _quarters(track: Track, begin: float, end: float) -> float:
     count = int((end - begin) / QUARTER)
     edges = [begin + number * QUARTER for number in range(count + 1)]
     counts = [track.done(edge) for edge in edges]
-    return sum(later > earlier for earlier, later in zip(counts, counts[1:], strict=False)) / count
+    return sum(later > earlier for earlier, later in itertools.pairwise(counts)) / count
 
 
 def parallel(ground: Ground) -> Verdict:
@@ -97,7 +104,7 @@ def parallel(ground: Ground) -> Verdict:
     quarters = min(_quarters(track, seen.begin, seen.end) for track in seen.tracks)
     text = (
         f"{watch.most_running} on at once, {watch.drops} DROP_LOCK, {watch.moved >> 20} MiB moved; together for "
-        f"{sight.together:.0%} of the time, each in {quarters:.0%} of the quarters{_wrong(seen)}"
+        f"{sight.together:.0%} of the time, each in {quarters:.0%} of the quarters of a second or more{_wrong(seen)}"
     )
     ok = watch.most_running == 2 and watch.drops == 0 and watch.moved == 0 and seen.right
     return Verdict(text, ok and quarters >= PARALLEL and sight.together >= PARALLEL, sight.progress)
@@ -145,7 +152,11 @@ def survivor(ground: Ground) -> Verdict:
         eventually(its_turn, 3 * QUANTUM)
         killed = time.monotonic()
         crew.kill(victim)
-        (track,) = crew.tracks([stays], until)
+        try:
+            (track,) = crew.tracks([stays], until, _LATE)
+        except WorkerFailed:
+            stuck = time.monotonic() - killed
+            return Verdict(f"it stood still {stuck:.0f} s after its neighbour was killed", ok=False)
     begin, end = killed + IN_TIME, until
     speed = track.speed(begin, end) / solo if solo else 0.0
     wrong = "" if track.right else "; its results are wrong"

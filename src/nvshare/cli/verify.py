@@ -1,0 +1,160 @@
+"""``nvshare verify``: the acceptance of a node; ``nvshare verify concurrency``: the same question asked of logs."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from nvshare import __version__, config
+from nvshare.cli.bench import node_spec, plain_errors, replace_json, require_writable
+from nvshare.cli.options import SIZE, PlainGroup, fail
+from nvshare.gpu.profiles import parse_node
+from nvshare.lab import places
+from nvshare.lab.compute.rows import Row
+from nvshare.lab.compute.text import compute_table, simulated_note
+from nvshare.lab.processes import Place
+from nvshare.lab.verify.compare import compare as compared
+from nvshare.lab.verify.finding import Finding
+from nvshare.lab.verify.ground import Ground
+from nvshare.lab.verify.run import CARD_MEMORY, CHECKS, SECONDS, SMALLEST_CARD, Check, verify
+from nvshare.lab.verify.text import finding_line, findings_table, summary, timelines
+
+KIND, VERSION = "verify", 1  # of the JSON
+_WIDTH = 140  # columns, where there is no terminal to ask
+_PROCESSES = 5  # that check at the same time on one card, each with its context
+
+
+def _checks(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """``parallel,survivor``; without, all of them."""
+    if value is None:
+        return tuple(CHECKS)
+    names = tuple(value.split(","))
+    for name in names:
+        if name not in CHECKS:
+            raise click.BadParameter(f"there is no check {name!r}: allowed are {', '.join(CHECKS)}")
+    return names
+
+
+@click.group(cls=PlainGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--sim", "spec", callback=node_spec, metavar="NODE", help="On a simulated node of its own, e.g. 2xT4.")
+@click.option("--only", "checks", callback=_checks, metavar="CHECKS", help=f"Of {', '.join(CHECKS)}.")
+@click.option(
+    "--card-memory", type=SIZE, default=str(CARD_MEMORY), show_default="4GiB", help="Of each card, for all tasks."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(1, 60), default=SECONDS, show_default=True, help="How long tasks are watched."
+)
+@click.option("--compare", is_flag=True, help="Also: two busy tasks natively, under nvshare and under MPS.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings here.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    spec: str | None,
+    checks: tuple[str, ...],
+    card_memory: int,
+    seconds: float,
+    compare: bool,
+    json_path: Path | None,
+) -> None:
+    """Does sharing work here? Each promise, with what was expected and seen.
+
+    \b
+    nvshare verify --sim 2xT4                      on simulated cards
+    nvshare verify --compare --json verify.json    on those of this machine
+    nvshare verify --only parallel,survivor
+    nvshare verify concurrency scheduler.log       from logs
+
+    A scheduler that declares --card-memory of each card is started for it; the rest of the card is not touched. Exit
+    code: 0 passed, 1 failed, 2 usage or set-up.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    require_writable(json_path)
+    _require_room(spec, card_memory)
+    findings: list[Finding] = []
+    rows: list[Row] = []
+    began = time.monotonic()
+    with plain_errors(modelled=False), _place(spec, card_memory) as place, _progress() as (begun, found):
+        click.echo(f"nvshare verify on {place.title}: {config.format_size(card_memory)} of each card", err=True)
+        for finding in verify(place, card_memory, checks, seconds, begun):
+            findings.append(finding)
+            found(finding)
+        if compare:
+            rows = list(compared(place, Ground(place, card_memory, seconds, False).small, 2 * seconds))
+    _show(findings, rows, place, time.monotonic() - began)
+    if json_path is not None:
+        replace_json(json_path, _content(place, spec, card_memory, seconds, findings, rows))
+        click.echo(f"findings written to {json_path}")
+    sys.exit(0 if all(finding.ok is not False for finding in findings) else 1)
+
+
+def _require_room(spec: str | None, card_memory: int) -> None:
+    if card_memory < SMALLEST_CARD:
+        fail(f"--card-memory: {config.format_size(SMALLEST_CARD)} or more, or nothing can be told apart", 2)
+    if spec is None:
+        return
+    _, profile = parse_node(spec)
+    room = profile.memory_bytes - _PROCESSES * profile.context_bytes
+    if card_memory > room:
+        fail(f"--card-memory: {profile.name} has room for {config.format_size(room)} beside the tasks' contexts", 2)
+
+
+@contextlib.contextmanager
+def _place(spec: str | None, card_memory: int) -> Iterator[Place]:
+    if spec is None:
+        yield places.real(card_memory)
+        return
+    with places.simulated(spec, 1.0, "verify", card_memory=card_memory) as place:
+        yield place
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[tuple[Callable[[Check], None], Callable[[Finding], None]]]:
+    """Hears of checks that begin, and of findings: a spinner on a terminal, a line per finding everywhere."""
+    console = Console(stderr=True)
+    with console.status("starting") as spinner:
+        yield (
+            lambda check: spinner.update(f"{check.title} …"),
+            lambda finding: console.print(finding_line(finding), markup=False, highlight=False, soft_wrap=True),
+        )
+
+
+def _show(findings: list[Finding], rows: list[Row], place: Place, seconds: float) -> None:
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    console.print(findings_table(findings))
+    for line in timelines(findings):
+        click.echo(line)
+    if rows:
+        click.echo(f"\n{compute_table(rows)}")
+    click.echo(f"\n{summary(findings)} on {place.title} in {seconds:.0f} s")
+    if place.source != "gpu":
+        click.echo(simulated_note(place.source))
+
+
+def _content(
+    place: Place, spec: str | None, card_memory: int, seconds: float, findings: list[Finding], rows: list[Row]
+) -> dict[str, Any]:
+    return {
+        "kind": KIND,
+        "version": VERSION,
+        "simulated": place.source != "gpu",
+        "source": place.source,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": {"node": place.title, "host": platform.machine(), "system": platform.release()},
+        "versions": {"nvshare": __version__, "python": platform.python_version()},
+        "node": place.title,
+        "spec": spec,
+        "card_memory": card_memory,
+        "seconds": seconds,
+        "passed": all(finding.ok is not False for finding in findings),
+        "rows": [finding.to_dict() for finding in findings],
+        "compare": [row.to_dict() for row in rows],
+    }
