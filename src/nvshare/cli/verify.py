@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from nvshare import __version__, config
+from nvshare.cli import concurrency
 from nvshare.cli.bench import node_spec, plain_errors, replace_json, require_writable
 from nvshare.cli.options import SIZE, PlainGroup, fail
 from nvshare.gpu.profiles import parse_node
@@ -94,6 +95,9 @@ def command(
         replace_json(json_path, _content(place, spec, card_memory, seconds, findings, rows))
         click.echo(f"findings written to {json_path}")
     sys.exit(0 if all(finding.ok is not False for finding in findings) else 1)
+
+
+command.add_command(concurrency.command)
 
 
 def _require_room(spec: str | None, card_memory: int) -> None:

@@ -22,9 +22,10 @@ SERIAL = 0.1  # of the time that tasks in turns may seem to run at once: their c
 FULL_SPEED = 0.9  # of solo
 IN_TIME = 1.0  # seconds after the end of a neighbour
 QUANTUM = 1.0  # seconds: the shortest turn that can be asked for
-_TURNS = 4  # of one task or the other, at least, while tasks in turns are watched
+_TURNS = 3  # of one task or the other, at least, while tasks in turns are watched
 _LOOK = 0.05
-_LATE = 3.0  # seconds after its work should be over, in which a task that stands still shows that
+_KILLED_BY = 2.5 * QUANTUM  # seconds after which the victim has had its turn, whoever was first
+_LATE = 2.0  # seconds after its work should be over, in which a task that stands still shows that
 _GAP = 0.3  # seconds without progress that are a pause; compute turns leave shorter ones
 
 
@@ -141,7 +142,7 @@ def survivor(ground: Ground) -> Verdict:
         crew.call_up([stays, victim])
         with ground.stage(crew) as stage:
             (solo,) = stage.play(Scene([stays], seconds=1.0, start=START)).speeds()
-        until = time.monotonic() + 3 * QUANTUM + IN_TIME + ground.seconds
+        until = time.monotonic() + _KILLED_BY + IN_TIME + ground.seconds
         crew.begin([stays, victim], until)
         goes, waits = crew.client(victim), crew.client(stays)
 
@@ -149,7 +150,7 @@ def survivor(ground: Ground) -> Verdict:
             card = ground.card()
             return card["running"] == [goes] and waits in card["waiting"]
 
-        eventually(its_turn, 3 * QUANTUM)
+        eventually(its_turn, _KILLED_BY)
         killed = time.monotonic()
         crew.kill(victim)
         try:
