@@ -9,7 +9,7 @@ SYSTEM_CMAKE := $(shell command -v cmake 2>/dev/null)
 CMAKE := $(or $(SYSTEM_CMAKE),$(BIN)/cmake)
 JOBS ?= $(shell nproc)
 C_FILES = $(shell git ls-files -co --exclude-standard 'native/*.c' 'native/*.h' 'tests/native/*.c')
-PY_DIRS := src tests benchmarks tools examples test_gpu_allocation.py
+PY_DIRS := src tests benchmarks tools examples docs/verify test_gpu_allocation.py
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help

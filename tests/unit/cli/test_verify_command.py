@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from nvshare.cli import verify
 from nvshare.cli.verify import command
+from nvshare.lab import places
+from nvshare.lab.processes import Place
 from nvshare.lab.spans import Span
 from nvshare.lab.verify.finding import Finding, Verdict
 from nvshare.lab.verify.text import bars, finding_line, summary, timelines
@@ -30,6 +34,16 @@ def test_bad_input_ends_at_once_with_its_reason(arguments: list[str], reason: st
     assert result.exit_code == 2
     assert reason in result.stderr
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(("ok", "code"), [(True, 0), (None, 0), (False, 1)])
+def test_the_exit_code_says_whether_a_check_failed(ok: bool | None, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place("simulated", "1 x T4 (simulated)", ("GPU-1",), Path("/nowhere"), {})
+    monkeypatch.setattr(places, "simulated", lambda *_, **__: contextlib.nullcontext(place))
+    monkeypatch.setattr(verify, "verify", lambda *_: iter([finding(ok)]))
+    result = CliRunner().invoke(command, ["--sim", "T4"])
+    assert result.exit_code == code
+    assert ("FAILED: parallel when it fits" in result.stdout) is (ok is False)
 
 
 def finding(ok: bool | None, **timeline: list[Span]) -> Finding:
