@@ -338,6 +338,9 @@ bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us)
 	uint64_t start = nvs_now_ns();
 	uint64_t deadline = start + deadline_ms * NVS_NS_PER_MS;
 	uint32_t before = atomic_exchange(&nvs_gate, NVS_GATE_SHUT);
+	/* Who waits for a compute turn needs the grant first from now on, and asks for it when awake. */
+	if (before == NVS_GATE_REST)
+		futex(&nvs_gate, FUTEX_WAKE, INT_MAX, NULL);
 	/* Behind a gate that was shut before, memory may be away. */
 	bool drained = drain(deadline, before != NVS_GATE_SHUT);
 	if (drain_us != NULL)

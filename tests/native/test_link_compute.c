@@ -253,6 +253,23 @@ static void a_dropped_grant_ends_the_turn_first(void)
 	pthread_join(submitter, NULL);
 }
 
+static void who_waits_for_a_turn_asks_for_a_dropped_grant_at_once(void)
+{
+	taking_turns();
+	pthread_t submitter = start_submitting(1);
+	expect_asked(0);
+	SCHEDULER_SEND(NVS_DROP_LOCK, struct nvs_drop_lock message = {.grant = GRANT, .deadline_ms = 60000});
+	expect_release(GRANT, NVS_RELEASE_TOLD);
+	struct nvs_req_lock asked;
+	uint64_t start = nvs_now_ns();
+	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
+	CHECK(nvs_now_ns() - start < 700 * NVS_NS_PER_MS); /* and not when its sleep of a second is over */
+	grant(0, GRANT + 1, 0, 0);
+	expect_asked(0);
+	turn_ok(0, 1, 0);
+	pthread_join(submitter, NULL);
+}
+
 static void a_grant_that_could_not_be_drained_still_needs_turns(void)
 {
 	taking_turns();
@@ -474,6 +491,7 @@ int main(void)
 	RUN(the_next_turn_may_begin_while_the_last_one_still_drains);
 	RUN(work_that_does_not_end_is_reported_and_the_next_turn_opens_as_usual);
 	RUN(a_dropped_grant_ends_the_turn_first);
+	RUN(who_waits_for_a_turn_asks_for_a_dropped_grant_at_once);
 	RUN(a_grant_that_could_not_be_drained_still_needs_turns);
 	RUN(who_waits_for_a_turn_does_not_give_up_its_grant_as_idle);
 	RUN(terms_without_turns_open_the_gate_and_void_the_turn);
