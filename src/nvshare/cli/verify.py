@@ -16,8 +16,10 @@ from rich.console import Console
 from nvshare import __version__, config
 from nvshare.cli import concurrency
 from nvshare.cli.bench import node_spec, plain_errors, replace_json, require_writable
-from nvshare.cli.options import SIZE, PlainGroup, fail
+from nvshare.cli.options import SIZE, OneLineCommand, PlainGroup, fail
+from nvshare.client.connection import SchedulerError
 from nvshare.gpu.profiles import parse_node
+from nvshare.gpu.sim import SimError
 from nvshare.lab import places
 from nvshare.lab.compute.rows import Row
 from nvshare.lab.compute.text import compute_table, simulated_note
@@ -27,6 +29,7 @@ from nvshare.lab.verify.finding import Finding
 from nvshare.lab.verify.ground import Ground
 from nvshare.lab.verify.run import CARD_MEMORY, CHECKS, SECONDS, SMALLEST_CARD, Check, verify
 from nvshare.lab.verify.text import finding_line, findings_table, summary, timelines
+from nvshare.native import NativeMissing
 
 KIND, VERSION = "verify", 1  # of the JSON
 _WIDTH = 140  # columns, where there is no terminal to ask
@@ -44,7 +47,20 @@ def _checks(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     return names
 
 
-@click.group(cls=PlainGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+class _Group(OneLineCommand, PlainGroup):
+    """What cannot be understood is one line, here too."""
+
+
+@contextlib.contextmanager
+def _set_up() -> Iterator[None]:
+    """That nothing can be checked is no failed check."""
+    try:
+        yield
+    except (SchedulerError, SimError, NativeMissing) as error:
+        fail(str(error), 2)
+
+
+@click.group(cls=_Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--sim", "spec", callback=node_spec, metavar="NODE", help="On a simulated node of its own, e.g. 2xT4.")
 @click.option("--only", "checks", callback=_checks, metavar="CHECKS", help=f"Of {', '.join(CHECKS)}.")
 @click.option(
@@ -83,7 +99,7 @@ def command(
     findings: list[Finding] = []
     rows: list[Row] = []
     began = time.monotonic()
-    with plain_errors(modelled=False), _place(spec, card_memory) as place, _progress() as (begun, found):
+    with plain_errors(modelled=False), _set_up(), _place(spec, card_memory) as place, _progress() as (begun, found):
         click.echo(f"nvshare verify on {place.title}: {config.format_size(card_memory)} of each card", err=True)
         for finding in verify(place, card_memory, checks, seconds, begun):
             findings.append(finding)

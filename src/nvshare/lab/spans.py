@@ -47,6 +47,11 @@ def length(spans: Iterable[Span]) -> float:
     return sum(span.length for span in spans)
 
 
+def covered(spans: Iterable[Span], begin: float, end: float) -> float:
+    """How much of a window they take."""
+    return sum(max(0.0, min(span.end, end) - max(span.begin, begin)) for span in spans)
+
+
 def at_once(tasks: Iterable[Sequence[Span]], count: int = 2) -> list[Span]:
     """When at least so many tasks were at it; each one's own spans do not overlap."""
     edges = sorted((time, step) for spans in tasks for span in spans for time, step in ((span[0], 1), (span[1], -1)))

@@ -14,9 +14,9 @@ import pytest
 from nvshare.lab.compute import driver_kit
 from nvshare.lab.compute.bench import scene_seconds
 from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Name, WorkerFailed
-from nvshare.lab.compute.kinds import KINDS
+from nvshare.lab.compute.kinds import ADD, KINDS
 from nvshare.lab.compute.rows import Row
-from nvshare.lab.compute.scenarios import PARTS, STORM_CHANGES, cast, title
+from nvshare.lab.compute.scenarios import PARTS, STORM_CHANGES, cast, free, title
 from nvshare.lab.compute.stage import CONCURRENT, HIGH, Rehearsal, Scene, Seen
 from nvshare.lab.compute.text import compute_table, row_line, verdict
 from nvshare.lab.compute.track import Track
@@ -27,6 +27,11 @@ BEGIN_SECONDS = 90.0  # of which its processes may take so long to start
 
 def played(part: str, stage: Rehearsal | None = None) -> list[Row]:
     return list(PARTS[part](stage or Rehearsal(8.0, 2.0)))
+
+
+def test_two_tasks_are_compared_in_every_way_and_nothing_else() -> None:
+    found = list(free(Rehearsal(8.0, 2.0), [(ADD, ADD)]))
+    assert [(row.what, row.how) for row in found] == [("2 x add", how) for how in (NATIVE, NVSHARE, CONCURRENT, MPS)]
 
 
 @pytest.mark.parametrize("part", PARTS)

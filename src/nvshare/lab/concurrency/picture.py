@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from nvshare.lab.concurrency.story import Story, Task
-from nvshare.lab.spans import Span, within
+from nvshare.lab.spans import Span, covered, within
 
 ON, WAITS, AWAY = "█", "░", " "
 LEGEND = f"{ON} on the card   {WAITS} waits   (blank) not there"
@@ -50,14 +50,13 @@ def text(story: Story, width: int) -> list[str]:
     drawn = rows(story)
     label = max((len(row.task) for row in drawn), default=0)
     length = story.end - story.begin
-    unit = " s" if story.timed else " lines"
+    scale = f"{length:.1f} s" if story.timed else f"{length:.0f} lines"
     lines: list[str] = []
     for number, row in enumerate(drawn):
         if number == 0 or drawn[number - 1].card != row.card:
             lines.append(row.card)
         lines.append(f"  {row.task:<{label}}  {_bar(row, length, width)}")
-    scale = f"{0:<{width // 2}}{f'{length:.1f}{unit}' if story.timed else f'{length:.0f}{unit}':>{width - width // 2}}"
-    return [*lines, f"  {'':<{label}}  {scale}", f"  {LEGEND}"]
+    return [*lines, f"  {'':<{label}}  0{scale:>{width - 1}}", f"  {LEGEND}"]
 
 
 def _bar(row: Row, length: float, width: int) -> str:
@@ -65,13 +64,9 @@ def _bar(row: Row, length: float, width: int) -> str:
     line = ""
     for number in range(width):
         left, right = number * cell, (number + 1) * cell
-        on, waits = _covered(row.on, left, right), _covered(row.waited, left, right)
+        on, waits = covered(row.on, left, right), covered(row.waited, left, right)
         line += AWAY if on + waits < cell / 2 else ON if on >= waits else WAITS
     return line
-
-
-def _covered(spans: Sequence[Span], left: float, right: float) -> float:
-    return sum(max(0.0, min(span.end, right) - max(span.begin, left)) for span in spans)
 
 
 _ROW, _LEFT, _RIGHT, _TOP = 26, 200, 760, 34

@@ -14,7 +14,7 @@ from nvshare.lab.compute.track import Track
 from nvshare.lab.stress.every import every
 from nvshare.lab.stress.scene import eventually
 from nvshare.lab.verify.finding import Verdict
-from nvshare.lab.verify.ground import START, Ground, task
+from nvshare.lab.verify.ground import GPU, START, Ground, task
 
 QUARTER = 0.25  # seconds in which every task that fits makes progress
 PARALLEL = 0.9  # of those quarters, and of the time; a host that is busy with other things takes its part
@@ -35,7 +35,6 @@ class Watch:
 
     ground: Ground
     most_running: int = 0
-    most_waiting: int = 0
     drops: int = 0
     moved: int = 0
     _before: dict[str, int] = field(default_factory=dict)
@@ -49,9 +48,8 @@ class Watch:
         self._before = self._before or counters
         self.drops = counters["drops"] - self._before["drops"]
         self.moved = counters["swapped_bytes"] - self._before["swapped_bytes"]
-        card = next(gpu for gpu in status["gpus"] if gpu["uuid"] == self.ground.place.uuids[0])
+        card = next(gpu for gpu in status["gpus"] if gpu["uuid"] == self.ground.place.uuids[GPU])
         self.most_running = max(self.most_running, len(card["running"]))
-        self.most_waiting = max(self.most_waiting, len(card["waiting"]))
 
 
 @dataclass(frozen=True)

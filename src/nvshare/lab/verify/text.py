@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from nvshare.lab.spans import Span
+from nvshare.lab.spans import Span, covered
 from nvshare.lab.verify.finding import Finding
 
 _WORDS = {True: "PASS", False: "FAIL", None: "-"}
@@ -40,8 +40,7 @@ def _bar(spans: Sequence[Span], begin: float, cell: float, width: int) -> str:
     line = ""
     for number in range(width):
         left, right = begin + number * cell, begin + (number + 1) * cell
-        covered = sum(max(0.0, min(span.end, right) - max(span.begin, left)) for span in spans)
-        line += _BAR if covered * 2 > cell else _PAUSE
+        line += _BAR if covered(spans, left, right) * 2 > cell else _PAUSE
     return line
 
 
