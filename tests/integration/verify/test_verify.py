@@ -22,7 +22,7 @@ from nvshare.lab.verify.run import CARD_MEMORY, CHECKS, verify
 BROKEN = Path(__file__).with_name("broken.py")
 SECONDS = 1.0
 CAUGHT_BY = {  # which check, and what it sees
-    "always-parallel": ("serial-memory", "2 on at once, 0 DROP_LOCK"),
+    "always-parallel": ("serial-memory", "2 on at once, 0 switches"),
     "never-parallel": ("parallel", "1 on at once"),
     "survivor-starved": ("survivor", "it stood still"),
     "memory-quota-ignored": ("memory-quota", "beyond: granted"),

@@ -95,13 +95,15 @@ def svg(story: Story, title: str) -> str:
         ):
             parts += [_rectangle(kind, span, row.task, scale, y + top, height) for span in spans]
         y += _ROW
-    unit = "s" if story.timed else "lines of the log"
+    unit = "s" if story.timed else "lines"
     parts.append(f'<line class="axis" x1="{_LEFT}" y1="{y + 4}" x2="{_RIGHT}" y2="{y + 4}"/>')
     parts += [
         f'<text x="{_LEFT + part * (_RIGHT - _LEFT):.0f}" y="{y + 20}" text-anchor="middle">{part * length:.4g}</text>'
         for part in (0, 0.25, 0.5, 0.75, 1)
     ]
-    parts.append(f'<text x="8" y="{y + 20}">{unit}; green: on the card, yellow: waits, blue: progress</text>')
+    parts.append(f'<text x="{_LEFT - 40}" y="{y + 20}" text-anchor="end">{unit}</text>')
+    legend = "green: on the card, yellow: waits, blue: progress"
+    parts.append(f'<text x="{_RIGHT}" y="18" text-anchor="end">{legend}</text>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {y + 30}" role="img">'
     return "\n".join([head, f"<style>{_STYLE}</style>", f'<text x="8" y="18">{escape(title)}</text>', *parts, "</svg>"])
 

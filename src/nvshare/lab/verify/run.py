@@ -36,7 +36,7 @@ CHECKS: dict[str, Check] = {
     ),
     "serial-memory": Check(
         "serial when it does not fit",
-        "1 on at a time, both have turns, DROP_LOCK between them, right results",
+        "1 on at a time, both have turns, right results",
         sharing.serial_by_memory,
     ),
     "serial-mode": Check(
