@@ -78,6 +78,7 @@ class Preload:
     origin: str  # where it stands
     exists: bool
     machine: int | None  # of its ELF header; None where it has none
+    searched: bool = False  # the loader looks for it, in places that only it knows
 
     @property
     def is_ours(self) -> bool:
@@ -128,6 +129,7 @@ class SchedulerFacts:
     owner: str = ""
     cards: tuple[str, ...] = ()
     clients: int = 0
+    accounted: dict[str, int] = field(default_factory=dict)  # bytes of each card of which it knows who has them
     elsewhere: dict[str, str] = field(default_factory=dict)  # cards that another scheduler has, and which
 
 

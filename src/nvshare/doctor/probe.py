@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import signal
 import sys
 from typing import Any
@@ -29,7 +30,7 @@ def _owner(function: Any) -> str:
     """The file of the library that a function is in."""
     info = _DlInfo()
     found = ctypes.CDLL(None).dladdr(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(info))
-    return (info.file or b"").decode(errors="replace") if found else ""
+    return os.path.realpath(os.fsdecode(info.file or b"")) if found else ""
 
 
 def _mapped(name: str) -> list[str]:

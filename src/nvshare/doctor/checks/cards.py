@@ -146,7 +146,7 @@ def _clocks(index: int, reasons: int) -> Verdicts:
         )
     if reasons & _CLOCKS_SET:
         yield note(
-            f"the clocks of card {index} were set by somebody (nvshare never does)",
+            f"the clocks of card {index} are held at what was set for applications (not by nvshare)",
             f"to have them free: nvidia-smi -i {index} -rac, nvidia-smi -i {index} -rgc",
         )
 
@@ -185,7 +185,7 @@ def _unlisted(facts: Facts) -> Verdicts:
         sizes = [process.bytes for process in device.processes]
         if device.instances or None in sizes:
             continue
-        rest = device.used - sum(size or 0 for size in sizes)
+        rest = device.used - max(sum(size or 0 for size in sizes), facts.scheduler.accounted.get(device.uuid, 0))
         if rest > max(_UNLISTED_MIN, device.total * _UNLISTED_PART):
             yield warning(
                 f"{format_size(rest)} of card {index} are in use, and no process is listed that has them",

@@ -29,7 +29,9 @@ def library(facts: Facts) -> Verdicts:
             "that is a fault of nvshare, or of another library in LD_PRELOAD: please report it with "
             "`nvshare doctor --json`",
         )
-    elif own.path not in view.mapped and view.failure is None and not _another(facts):
+    elif view.failure is not None:
+        return  # the driver keeps any program from being looked at
+    elif own.path not in view.mapped and not _another(facts):
         why = "; ".join(view.loader) or "the loader did not say why"
         yield problem(f"{own.path} cannot be preloaded ({why})", "install the nvshare that was built for this system")
     elif facts.native.works and view.interposer is None:
@@ -85,7 +87,7 @@ def _unloadable(facts: Facts, entry: Preload) -> Verdicts:
     remedy = f"correct it: {_TAKE_PART}" if entry.is_ours else f"take it out of {entry.origin}"
     if not entry.exists:
         yield judge(f"{entry.origin} names {entry.entry}, which is not there: {effect}", remedy)
-    elif "/" in entry.entry and entry.machine != facts.library.own_machine:
+    elif entry.machine != facts.library.own_machine and not entry.searched:
         yield judge(
             f"{entry.origin} names {entry.entry}, which is for {_machine(entry.machine)} and not for "
             f"{_machine(facts.library.own_machine)}: {effect}",
@@ -106,7 +108,12 @@ def scheduler(facts: Facts) -> Verdicts:
 
 
 def _whose(found: SchedulerFacts) -> Verdict:
-    kind = {"system": "of this machine", "user": "of your own", "NVSHARE_SOCK": "that NVSHARE_SOCK names"}
+    kind = {
+        "system": "of this machine",
+        "user": "of your own",
+        "NVSHARE_SOCK": "that NVSHARE_SOCK names",
+        "simulated node": "of the simulated node",
+    }
     return ok(
         f"the scheduler {kind[found.chosen_by]} answers on {found.socket}: process {found.pid} of {found.owner}, "
         f"release {found.release}, {found.clients} {'client' if found.clients == 1 else 'clients'}"

@@ -47,6 +47,8 @@ def look(
 
 
 def _chosen_by(environ: Mapping[str, str], path: Path, system: Path) -> str:
+    if str(path.parent) == environ.get("NVSHARE_SIM_NODE"):
+        return "simulated node"
     if environ.get("NVSHARE_SOCK"):
         return "NVSHARE_SOCK"
     return "system" if path == system else "user"
@@ -62,7 +64,12 @@ def _answering(facts: SchedulerFacts, status: dict[str, Any]) -> SchedulerFacts:
         owner=user_name(int(about["uid"])) if "uid" in about else "",
         cards=tuple(about.get("cards", ())),
         clients=len(status.get("clients", ())),
+        accounted={gpu["uuid"]: _accounted(gpu) for gpu in status.get("gpus", ())},
     )
+
+
+def _accounted(gpu: dict[str, Any]) -> int:
+    return int(gpu["resident"] + gpu["contexts"] + sum(user["bytes"] or 0 for user in gpu["unmanaged"]))
 
 
 def _why(error: NoScheduler, file: SocketFile | None) -> str:

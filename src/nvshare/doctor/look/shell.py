@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -31,14 +32,14 @@ def library(environ: Mapping[str, str], loader_list: Path = _LOADER_LIST) -> Lib
     preloads = tuple(_preloads(environ, loader_list))
     own = _machine(Path("/proc/self/exe"))
     try:
-        path = native.built_interposer()
+        path = native.built_interposer().resolve()  # as the kernel names it inside of a process
     except native.NativeMissing as error:
         return LibraryFacts(missing=str(error), own_machine=own, preloads=preloads)
     return LibraryFacts(str(path), machine=_machine(path), own_machine=own, preloads=preloads)
 
 
 def _preloads(environ: Mapping[str, str], loader_list: Path) -> Iterator[Preload]:
-    """A name without a slash is looked for by the loader, in places that only it knows: it counts as there."""
+    """What the loader completes itself (a name without a slash, $LIB, $ORIGIN) counts as there."""
     try:
         listed = re.sub(r"#.*", "", loader_list.read_text())
     except (OSError, ValueError):
@@ -46,8 +47,9 @@ def _preloads(environ: Mapping[str, str], loader_list: Path) -> Iterator[Preload
     for origin, text in (("LD_PRELOAD", environ.get("LD_PRELOAD", "")), (str(loader_list), listed)):
         for entry in filter(None, re.split(r"[:\s]+", text)):
             path = Path(entry)
-            searched = "/" not in entry
-            yield Preload(entry, origin, searched or path.exists(), None if searched else _machine(path))
+            searched = "/" not in entry or "$" in entry
+            machine = None if searched else _machine(path)
+            yield Preload(entry, origin, searched or os.path.exists(path), machine, searched)
 
 
 def _machine(path: Path) -> int | None:
