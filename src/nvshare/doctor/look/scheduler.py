@@ -69,7 +69,9 @@ def _answering(facts: SchedulerFacts, status: dict[str, Any]) -> SchedulerFacts:
 
 
 def _accounted(gpu: dict[str, Any]) -> int:
-    return int(gpu["resident"] + gpu["contexts"] + sum(user["bytes"] or 0 for user in gpu["unmanaged"]))
+    """A scheduler of another release may tell less."""
+    outside = sum(user["bytes"] or 0 for user in gpu.get("unmanaged", ()))
+    return int(gpu.get("resident", 0) + gpu.get("contexts", 0) + outside)
 
 
 def _why(error: NoScheduler, file: SocketFile | None) -> str:
@@ -113,7 +115,7 @@ def holders(status: dict[str, Any], nvml: NvmlView) -> tuple[Holder, ...]:
                 graphics=user["pid"] in graphics,
             )
             for gpu in status.get("gpus", ())
-            for user in gpu["unmanaged"]
+            for user in gpu.get("unmanaged", ())
         )
     found = []
     for device in nvml.devices:
