@@ -96,7 +96,7 @@ class LibraryFacts:
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that has memory on a card and is no client."""
+    """A process that has memory on a card and is no client, or a client that was stopped and cannot give any up."""
 
     uuid: str
     pid: int
@@ -104,6 +104,7 @@ class Holder:
     bytes: int | None
     preloaded: bool = False
     graphics: bool = False
+    stopped: bool = False  # a client
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ class SchedulerFacts:
     owner: str = ""
     cards: tuple[str, ...] = ()
     clients: int = 0
+    kept: dict[str, str] = field(default_factory=dict)  # leases that have ended and whose place is not free, and why
     accounted: dict[str, int] = field(default_factory=dict)  # bytes of each card of which it knows who has them
     elsewhere: dict[str, str] = field(default_factory=dict)  # cards that another scheduler has, and which
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from nvshare import native
 from nvshare.client.connection import Connection
 from nvshare.client.spawn import ensure_scheduler
 from nvshare.config import child_environment
+from nvshare.doctor.look.driver import look
 
 if TYPE_CHECKING:
     from tests.integration.doctor.conftest import Patient, Report
@@ -74,7 +76,7 @@ def runtime(short: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def stranger(environ: dict[str, str]) -> Iterator[int]:
-    """A program on the first card that nvshare has no part in; its number."""
+    """A program on the first card, which nvshare has no part in unless the environment says so; its number."""
     with subprocess.Popen(
         [sys.executable, "-c", STRANGER], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as program:
@@ -233,6 +235,20 @@ def test_a_program_that_found_no_scheduler_when_it_started(patient: Patient) -> 
         assert "NVSHARE_REQUIRE=1" in found["remedy"]
 
 
+def test_a_task_that_was_stopped_and_keeps_its_memory(patient: Patient) -> None:
+    start_scheduler(patient)
+    sharing = {"LD_PRELOAD": str(native.interposer()), "NVSHARE_SOCK": str(patient.node.socket)}
+    with stranger({**patient.environ, **sharing}) as pid:
+        os.kill(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)  # it has stopped when this returns
+        try:
+            found = patient.examined().of("on the cards", "warning")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert f"(pid {pid}) is stopped, and keeps 512.0 MiB of card 0" in found["seen"]
+    assert f"kill -CONT {pid}" in found["remedy"]
+
+
 def test_an_mps_daemon(patient: Patient, tmp_path: Path) -> None:
     daemon = tmp_path / "nvidia-cuda-mps-control"
     shutil.copy(shutil.which("cat") or "", daemon)
@@ -277,6 +293,15 @@ def test_the_same_library_under_another_name_is_no_other_copy(patient: Patient, 
     link = tmp_path / "libnvshare.so"
     link.symlink_to(native.interposer())
     assert patient.examined(LD_PRELOAD=str(link)).states["library"] == {"ok"}
+
+
+def test_a_library_whose_path_the_loader_would_split(patient: Patient, tmp_path: Path) -> None:
+    library = tmp_path / "a b" / "libnvshare.so"
+    library.parent.mkdir()
+    shutil.copy(native.interposer(), library)
+    views = look(patient.environ, library, PATIENCE)
+    assert views.shared.interposer == str(library)
+    assert views.native.interposer is None
 
 
 # ---- the scheduler

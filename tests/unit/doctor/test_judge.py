@@ -80,6 +80,11 @@ ONE_FAULT: dict[str, tuple[Facts, State, str, str, str]] = {
     "unsized stranger": (holder(bytes=None), State.WARNING, "on the cards", "the driver does not tell", "nvshare run"),
     "unseen holder": (holder(name=""), State.WARNING, "on the cards", "cannot be seen from here", "another container"),
     "desktop": (holder(graphics=True), State.NOTE, "on the cards", "train (pid 42)", "it draws"),
+    "stopped task": (holder(stopped=True), State.WARNING, "on the cards", "(pid 42) is stopped", "kill -CONT 42"),
+    "kept lease": (
+        changed(WELL, "scheduler", kept={"ab": "process 9 lives"}), State.WARNING, "on the cards",
+        "lease ab has ended, and its place is not free: process 9 lives", "end what is left",
+    ),
     "unmanaged task": (holder(preloaded=True), State.WARNING, "on the cards", "although", "start it again"),
     "not built": (
         changed(WELL, "library", path=None, missing="not built"), State.PROBLEM, "library", "not built", "make native",

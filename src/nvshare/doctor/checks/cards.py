@@ -154,7 +154,7 @@ def _clocks(index: int, reasons: int) -> Verdicts:
 def holders(facts: Facts) -> Verdicts:
     if not facts.nvml.works:
         return
-    found = [_holder(facts, holder) for holder in facts.holders] + list(_unlisted(facts))
+    found = [_holder(facts, holder) for holder in facts.holders] + list(_unlisted(facts)) + list(_kept(facts))
     yield from found or [ok("nobody outside nvshare is on the cards")]
 
 
@@ -167,6 +167,11 @@ def _holder(facts: Facts, holder: Holder) -> Verdict:
             "it is in another container, or was left behind: ask nvidia-smi on the host; if it names nobody alive, "
             "nvidia-smi --gpu-reset",
         )
+    if holder.stopped:
+        return warning(
+            f"{holder.name} (pid {holder.pid}) is stopped, and keeps {size} of {place} from the other tasks",
+            f"let it go on: kill -CONT {holder.pid}; or end it: kill -KILL {holder.pid}",
+        )
     said = f"{holder.name} (pid {holder.pid}) holds {size} of {place}, outside nvshare"
     if holder.graphics:
         return note(said, "it draws; tasks share what it leaves")
@@ -177,6 +182,14 @@ def _holder(facts: Facts, holder: Holder) -> Verdict:
             "error)",
         )
     return warning(said, "start it with `nvshare run`, or end it if nobody needs it; tasks share what it leaves")
+
+
+def _kept(facts: Facts) -> Verdicts:
+    for lease, reason in facts.scheduler.kept.items():
+        yield warning(
+            f"lease {lease} has ended, and its place is not free: {reason}",
+            "end what is left of it; the place is free a moment later",
+        )
 
 
 def _unlisted(facts: Facts) -> Verdicts:

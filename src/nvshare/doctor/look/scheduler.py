@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from nvshare.client.connection import Connection, NoScheduler, OtherVersion, Sch
 from nvshare.daemon.exclusive import holder_of, user_name
 from nvshare.daemon.outsiders import UNSEEN, look_at
 from nvshare.doctor.facts import Holder, NvmlView, SchedulerFacts, SocketFile
+from nvshare.procfs import is_stopped
 
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
@@ -64,6 +65,7 @@ def _answering(facts: SchedulerFacts, status: dict[str, Any]) -> SchedulerFacts:
         owner=user_name(int(about["uid"])) if "uid" in about else "",
         cards=tuple(about.get("cards", ())),
         clients=len(status.get("clients", ())),
+        kept={lease["id"]: lease["reason"] for lease in status.get("leases", ()) if lease.get("reason")},
         accounted={gpu["uuid"]: _accounted(gpu) for gpu in status.get("gpus", ())},
     )
 
@@ -103,25 +105,29 @@ def _socket_file(path: Path) -> SocketFile | None:
 
 
 def holders(status: dict[str, Any], nvml: NvmlView) -> tuple[Holder, ...]:
-    """Who is on the cards and no client: by the scheduler, which sees them from the host; without one, by NVML."""
+    """Who is on the cards and no client, or a client that was stopped: by the scheduler, which sees them from the host;
+    without one, by NVML."""
     graphics = {process.pid for device in nvml.devices for process in device.processes if process.graphics}
-    if status:
-        return tuple(
-            Holder(
-                gpu["uuid"],
-                user["pid"],
-                "" if user["name"] == UNSEEN else user["name"],
-                user["bytes"],
-                graphics=user["pid"] in graphics,
-            )
-            for gpu in status.get("gpus", ())
-            for user in gpu.get("unmanaged", ())
-        )
-    found = []
+    found = [*_unmanaged(status), *_stopped(status)] if status else _listed(nvml)
+    return tuple(replace(holder, graphics=holder.pid in graphics) for holder in found)
+
+
+def _unmanaged(status: dict[str, Any]) -> Iterator[Holder]:
+    for gpu in status.get("gpus", ()):
+        for user in gpu.get("unmanaged", ()):
+            name = "" if user["name"] == UNSEEN else user["name"]
+            yield Holder(gpu["uuid"], user["pid"], name, user["bytes"])
+
+
+def _stopped(status: dict[str, Any]) -> Iterator[Holder]:
+    for client in status.get("clients", ()):
+        if is_stopped(client["pid"]):
+            for gpu in client["gpus"]:
+                yield Holder(gpu["uuid"], client["pid"], client["name"], gpu["resident"], stopped=True)
+
+
+def _listed(nvml: NvmlView) -> Iterator[Holder]:
     for device in nvml.devices:
         for process in device.processes:
             seen = look_at(process.pid)
-            found.append(
-                Holder(device.uuid, process.pid, seen.name, process.bytes, seen.preloaded, process.pid in graphics)
-            )
-    return tuple(found)
+            yield Holder(device.uuid, process.pid, seen.name, process.bytes, seen.preloaded)
