@@ -1,0 +1,147 @@
+"""Pages of what passes or fails check by check: ``nvshare verify``, ``nvshare kube-test`` and ``nvshare stress``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nvshare.lab.report_page.charts import Axis, Bar, BarRow, Point, PointRow, bar_chart, point_chart
+from nvshare.lab.report_page.parts import Content, Figure, Section, Table, Tile, passed_tile, timelines, verdict
+from nvshare.lab.report_page.shapes import Maybe
+from nvshare.lab.report_page.timeline import card_shape
+
+Row = Mapping[str, Any]
+SHAPE = {
+    "source": str,
+    "node": str,
+    "rows": [{"check": str, "expected": str, "seen": str, "ok": Maybe(bool), "seconds": Maybe(float)}],
+    "timeline": Maybe([card_shape()]),
+}
+STRESS = {
+    "source": str,
+    "title": str,
+    "passed": bool,
+    "cards": [str],
+    "verdicts": [{"name": str, "passed": Maybe(bool), "detail": str}],
+    "faults": [{"name": str, "survived": Maybe(bool), "detail": str, "seconds": float}],
+    "workers": [{"worker": int, "ok": bool, "ops": Maybe(float), "seconds": Maybe(float), "uuid": Maybe(str)}],
+    "figures": dict,
+    "occupied": [float],
+    "timeline": [card_shape()],
+}
+
+
+def title(content: Content) -> str:
+    return str(content["node"])
+
+
+def tiles(content: Content) -> list[Tile]:
+    rows = content["rows"]
+    took = sum(row.get("seconds") or 0.0 for row in rows)
+    return [
+        passed_tile("checks passed", [row["ok"] for row in rows]),
+        *([Tile("took", f"{took:.0f} s")] if took else []),
+    ]
+
+
+def sections(content: Content) -> Iterator[Section]:
+    rows = content["rows"]
+    columns = (
+        ("check", lambda row: row["check"]),
+        ("expected", lambda row: row["expected"]),
+        ("seen", lambda row: row["seen"]),
+        ("seconds", lambda row: "" if row.get("seconds") is None else f"{row['seconds']:.1f}"),
+        ("", lambda row: verdict(row["ok"])),
+    )
+    yield Section("Checks", table=Table.of(rows, columns))
+    yield from timelines([{"name": "timeline", **content}], lambda row: str(row["node"]))
+
+
+def figures(content: Content) -> Iterator[Figure]:
+    for row in content["rows"]:
+        yield _passed(row["check"], row["ok"])
+
+
+def _passed(name: str, ok: bool | None) -> Figure:
+    """Passing is no matter of chance."""
+    value = float(bool(ok))
+    return Figure(name, "passed", value, 1, "{:.0f}", value, value)
+
+
+def stress_title(content: Content) -> str:
+    return str(content["title"])
+
+
+def stress_tiles(content: Content) -> list[Tile]:
+    verdicts = [entry["passed"] for entry in content["verdicts"]]
+    found = [
+        passed_tile("verdicts", verdicts),
+        passed_tile("workers right", [worker["ok"] for worker in content["workers"]]),
+    ]
+    if content["faults"]:
+        found.append(passed_tile("faults survived", [fault["survived"] for fault in content["faults"]]))
+    operations = content["figures"].get("ops_per_second")
+    if isinstance(operations, int | float):
+        found.append(Tile("operations", f"{operations:.0f} /s", "all workers together"))
+    return found
+
+
+def stress_sections(content: Content) -> Iterator[Section]:
+    verdicts = [
+        *([entry["name"], entry["detail"], verdict(entry["passed"])] for entry in content["verdicts"]),
+        *([f"fault: {fault['name']}", fault["detail"], verdict(fault["survived"])] for fault in content["faults"]),
+    ]
+    yield Section("Verdicts", table=Table(("check", "seen", ""), verdicts))
+    quota = content["figures"].get("quota_percent")
+    if content["occupied"] and isinstance(quota, int | float):
+        yield _shares(content["occupied"], quota)
+    speeds = [worker for worker in content["workers"] if worker.get("ops") and worker.get("seconds")]
+    if speeds:
+        yield _speeds(speeds, content["cards"])
+    yield from timelines([{"name": "stress", **content}], lambda row: "all workers")
+
+
+def _shares(occupied: list[float], quota: float) -> Section:
+    rows = [
+        PointRow(
+            str(place),
+            f"client {place}",
+            [
+                Point(float(quota), f"at most {quota:g} %", "expected", place, hollow=True),
+                Point(share, f"{share:.1f} % of its card", "delivered", place),
+            ],
+            f"{share - quota:+.1f}",
+        )
+        for place, share in enumerate(occupied)
+    ]
+    lead = "Part of the card's time that each had; its quota is a cap. On the right, points beyond it."
+    chart = point_chart(rows, "Share of each client against its quota", Axis(" %"))
+    return Section("Delivered against quota", lead, chart, [("ring", "quota"), ("s0", "had")])
+
+
+def _speeds(workers: list[Row], cards: list[str]) -> Section:
+    rows = []
+    for worker in workers:
+        speed = worker["ops"] / worker["seconds"]
+        card = cards.index(worker["uuid"]) if worker.get("uuid") in cards else 0
+        bar = Bar(speed, f"worker {worker['worker']} on card {card}: {speed:.1f} operations/s", "speed", card)
+        rows.append(BarRow(str(worker["worker"]), f"worker {worker['worker']}", [bar], f"{speed:.1f}"))
+    legend = [(f"s{place % 8}", f"card {place}") for place in range(len(cards))]
+    return Section("Speeds", "Operations per second of each worker.", bar_chart(rows, "Speed of each worker"), legend)
+
+
+def stress_figures(content: Content) -> Iterator[Figure]:
+    for entry in content["verdicts"]:
+        if entry["passed"] is not None:
+            yield _passed(entry["name"], entry["passed"])
+    for fault in content["faults"]:
+        if fault["survived"] is not None:
+            yield _passed(f"fault: {fault['name']}", fault["survived"])
+    for name, words, better in (
+        ("ops_per_second", "operations/s", 1),
+        ("lease_wait_p50_s", "wait for a lease, median, s", -1),
+        ("lease_wait_p99_s", "wait for a lease, 99th percentile, s", -1),
+    ):
+        value = content["figures"].get(name)
+        if isinstance(value, int | float):
+            yield Figure("all workers", words, value, better)
