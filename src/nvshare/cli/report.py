@@ -73,7 +73,7 @@ def _compared(paths: tuple[Path, Path], before: Result, after: Result, noise: fl
 
 
 def _shown(result: Result) -> Iterator[str]:
-    yield f"{result.kind.command} on {result.title} ({result.source})"
+    yield f"{result.kind.command}: {result.title}"
     yield from map(_tile, result.kind.tiles(result.content))
     yield from _tables(result.kind.sections(result.content))
     findings = result.content.get("findings") or ()
@@ -82,7 +82,7 @@ def _shown(result: Result) -> Iterator[str]:
 
 def _differences(comparison: Comparison) -> Iterator[str]:
     before, after = comparison.before, comparison.after
-    yield f"{before.kind.command}: {before.title} ({before.source}) against {after.title} ({after.source})"
+    yield f"{before.kind.command}: {before.title}, against {after.title}"
     yield from ("", _text(comparison.table()), "", comparison.note())
     yield ", ".join(f"{tile.label}: {tile.value}" for tile in comparison.tiles())
 

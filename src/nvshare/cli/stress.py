@@ -20,7 +20,7 @@ from nvshare.cli.results import write
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
 from nvshare.lab.stress.meter import gpu_log as logged
-from nvshare.lab.stress.meter import meter_of
+from nvshare.lab.stress.meter import meter_of, source_of
 from nvshare.lab.stress.run import Plan, Report, Watchers, carry_out_plan
 from nvshare.lab.stress.scene import Scene
 from nvshare.launch.errors import LaunchError, NoGpu
@@ -103,7 +103,7 @@ def command(
         shutil.rmtree(directory, ignore_errors=True)
         if cleanup:
             _clean_up(place, cards, made=place.simulated is not None and place.simulated not in was_up)
-    write("stress", "gpu" if place.simulated is None else "simulated", report.to_dict(), json_file, html_file)
+    write("stress", source_of(place), report.to_dict(), json_file, html_file)
     _show(report)
     raise SystemExit(PASSED if report.passed else FAILED)
 

@@ -25,10 +25,11 @@ class TaskHistory:
 
 @dataclass(frozen=True)
 class CardHistory:
-    """``capacity``: bytes for all tasks together. ``resolution_s``: how far apart the looks were that this was learnt
-    from; 0: it is exact."""
+    """``index``: the driver's number of it. ``capacity``: bytes for all tasks together. ``resolution_s``: how far apart
+    the looks were that this was learnt from; 0: it is exact."""
 
     gpu: str
+    index: int
     capacity: int
     seconds: float
     resolution_s: float
@@ -91,10 +92,17 @@ class Recorder:
                 self.has(now, uuid, who, place["resident"], place["host"])
 
     def cards(
-        self, names: Mapping[str, str], began: float, ended: float, speed: float = 1.0, resolution: float = 0.0
+        self,
+        gpus: Sequence[str],
+        names: Mapping[str, str],
+        began: float,
+        ended: float,
+        speed: float = 1.0,
+        resolution: float = 0.0,
     ) -> tuple[CardHistory, ...]:
         """What happened between two moments, in seconds that pass ``speed`` times as fast as those of the clock.
-        ``names`` of the clients, in the order to show them; others were not part of it."""
+        ``gpus`` as the driver numbers them; ``names`` of the clients, in the order to show them. Others were not part
+        of it."""
         length = (ended - began) * speed
         if length <= 0:
             return ()
@@ -103,7 +111,7 @@ class Recorder:
             return round(min(max(0.0, (at - began) * speed), length), _DIGITS)
 
         found = []
-        for gpu in dict.fromkeys(gpu for gpu, _ in self._seen):
+        for index, gpu in enumerate(gpus):
             seen = {name: self._seen[gpu, who] for who, name in names.items() if (gpu, who) in self._seen}
             memory = {
                 name: [(seconds(at), on_card, host) for at, on_card, host in each.memory if at <= ended]
@@ -116,7 +124,7 @@ class Recorder:
             )
             if tasks:
                 size = self._capacity.get(gpu, 0)
-                found.append(CardHistory(gpu, size, round(length, _DIGITS), resolution * speed, tasks))
+                found.append(CardHistory(gpu, index, size, round(length, _DIGITS), resolution * speed, tasks))
         return tuple(found)
 
     def _of(self, gpu: str, client: str) -> _Seen:

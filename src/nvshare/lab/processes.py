@@ -127,7 +127,7 @@ class ProcessBackend:
         names = {_client_of(member, status).get("id") or member.client: member.plan.name for member in team.members}
         longest = max(float(member.result.get("loop_seconds", 0.0)) for member in team.members)
         ended = team.began + longest / self._place.speed
-        return recorder.cards(names, team.began, ended, self._place.speed, PERIOD)
+        return recorder.cards(self._place.uuids, names, team.began, ended, self._place.speed, PERIOD)
 
     def _copied(self) -> tuple[int, int] | None:
         """To the cards and from them, so far."""

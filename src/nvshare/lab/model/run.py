@@ -122,7 +122,7 @@ class ModelBackend:
         names = {f"{_FIRST_CLIENT + index:016x}": planned.name for index, planned in enumerate(plan.tasks)}
         began = tasks[0].times.began
         ended = max(began + task.times.loop for task in tasks)
-        return recorder.cards(names, began, ended, self._speed)
+        return recorder.cards([card.uuid for card in cards], names, began, ended, self._speed)
 
     def _planned(self, planned: TaskPlan) -> TaskPlan:
         workload = planned.workload

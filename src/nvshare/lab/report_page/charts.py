@@ -12,6 +12,7 @@ _MARGIN = 84.0  # right of the plot, for values
 _ROW = 30.0
 _BAR = 14.0
 _NEAR = 70.0  # right of a bar: where its value would be written over a mark
+_TALL = 500.0
 _BELOW = 30.0  # for the values of the axis
 _LETTERS = 46  # that fit into the gutter
 _INSIDE = 6  # percent of the axis from which on a bar has room for what it is
@@ -49,11 +50,7 @@ def bar_chart(rows: Sequence[BarRow], says: str, unit: str = "", scale: float = 
     totals = [sum(bar.value for bar in row.bars) for row in rows]
     most = max([*totals, *(value for row in rows for _, value, _ in row.marks)], default=0.0)
     x = Scale(0.0, ceiling(most * scale) / scale, _GUTTER, WIDTH - _MARGIN)
-    drawing = Drawing()
-    height = sum(_ROW + (_ROW if row.heading else 0.0) for row in rows) + 8
-    drawing.height = height + _BELOW
-    _value_axis(drawing, x, height, unit, scale)
-    y = 4.0
+    drawing, y = _framed(rows, x, unit, scale)
     for row, total in zip(rows, totals, strict=True):
         if row.heading:
             drawing.text(0, y + 20, row.heading, "heading")
@@ -90,10 +87,17 @@ def _mark(x: float, y: float, class_: str, tip: str, row: str, value: float) -> 
     return tag("path", d=shape, class_=f"mark ref {class_}", **data)
 
 
-def _value_axis(drawing: Drawing, x: Scale, bottom: float, unit: str, scale: float) -> None:
+def _framed(rows: Sequence[BarRow] | Sequence[PointRow], x: Scale, unit: str, scale: float) -> tuple[Drawing, float]:
+    """A drawing with its axis, and where the first row begins. A tall one has the axis' values above it too."""
+    height = sum(_ROW + (_ROW if row.heading else 0.0) for row in rows) + 4
+    top = 20.0 if height > _TALL else 0.0
+    drawing = Drawing(top + height + _BELOW)
     shown = Scale(x.low * scale, x.high * scale, x.start, x.end)
-    drawing.x_axis(shown, 0.0, bottom, unit)
-    drawing.line(x.start, 0.0, x.start, bottom, "axis")
+    drawing.x_axis(shown, top, top + height, unit)
+    for value in shown.ticks() if top else ():
+        drawing.text(shown(value), top - 8, f"{value:g}{unit}", "tick", "middle")
+    drawing.line(x.start, top, x.start, top + height, "axis")
+    return drawing, top
 
 
 @dataclass(frozen=True)
@@ -135,13 +139,9 @@ def point_chart(rows: Sequence[PointRow], says: str, axis: Axis = Axis()) -> str
     values = [value for row in rows for point in row.points for value in (point.value, point.high or point.value)]
     high = axis.high if axis.high is not None else ceiling(max([*values, axis.line or 0.0]) * axis.scale) / axis.scale
     x = Scale(axis.low, high, _GUTTER, WIDTH - _MARGIN)
-    drawing = Drawing()
-    height = sum(_ROW + (_ROW if row.heading else 0.0) for row in rows) + 8
-    drawing.height = height + _BELOW
-    _value_axis(drawing, x, height, axis.unit, axis.scale)
+    drawing, y = _framed(rows, x, axis.unit, axis.scale)
     if axis.line is not None:
-        drawing.line(x(axis.line), 0.0, x(axis.line), height, "limit")
-    y = 4.0
+        drawing.line(x(axis.line), y, x(axis.line), drawing.height - _BELOW, "limit")
     for row in rows:
         if row.heading:
             drawing.text(0, y + 20, row.heading, "heading")

@@ -121,7 +121,7 @@ def _shares(occupied: list[float], quota: float) -> Section:
 
 def _speeds(workers: list[Row], cards: list[str]) -> Section:
     rows = []
-    for worker in workers:
+    for worker in sorted(workers, key=lambda worker: int(worker["worker"])):
         speed = worker["ops"] / worker["seconds"]
         card = cards.index(worker["uuid"]) if worker.get("uuid") in cards else 0
         bar = Bar(speed, f"worker {worker['worker']} on card {card}: {speed:.1f} operations/s", "speed", card)

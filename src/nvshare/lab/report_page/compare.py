@@ -11,6 +11,7 @@ from nvshare.lab.report_page.parts import Figure, Section, Table, Tile
 
 BETTER, WORSE, CHANGED, SAME, ONLY_BEFORE, ONLY_AFTER = "better", "worse", "changed", "same", "gone", "new"
 _SERIES = {BETTER: 2, WORSE: 4, CHANGED: 0, SAME: 7}
+_ROUNDING = 1e-9  # what the last digits may differ by between machines
 _NARROWEST, _WIDEST = 0.05, 3.0  # how far the axis goes from 1, at least and at most; what is beyond is at its edge
 
 
@@ -37,7 +38,7 @@ def judge(before: Figure, after: Figure, noise: float) -> str:
     intervals = (before.low, before.high, after.low, after.high)
     if None not in intervals:
         low, high, later_low, later_high = (float(value) for value in intervals if value is not None)
-        differs = later_low > high or later_high < low
+        differs = later_low > high * (1 + _ROUNDING) or later_high < low * (1 - _ROUNDING)
     else:
         differs = abs(after.value - before.value) > noise * abs(before.value)
     if not differs:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nvshare.lab.report_page.charts import shortened
-from nvshare.lab.report_page.svg import WIDTH, Data, Drawing, Scale, ceiling, colour, tag
+from nvshare.lab.report_page.svg import WIDTH, Data, Drawing, Scale, colour, tag
 
 Card = Mapping[str, Any]  # a CardHistory, as JSON has it
 GIB = 1 << 30
@@ -22,7 +22,7 @@ _LETTERS = 27
 def card_shape() -> dict[str, Any]:
     """What JSON must have of a card's history."""
     task = {"task": str, "held": [(float, float)], "memory": [(float, int, int)]}
-    return {"gpu": str, "capacity": int, "seconds": float, "resolution_s": float, "tasks": [task]}
+    return {"gpu": str, "index": int, "capacity": int, "seconds": float, "resolution_s": float, "tasks": [task]}
 
 
 def timeline_chart(row: str, cards: Sequence[Card]) -> str:
@@ -30,8 +30,8 @@ def timeline_chart(row: str, cards: Sequence[Card]) -> str:
     seconds = max(card["seconds"] for card in cards)
     x = Scale(0.0, seconds, _GUTTER, WIDTH - _MARGIN)
     drawing, y, first = Drawing(), 0.0, 0
-    for number, card in enumerate(cards):
-        drawing.text(0, y + 16, f"card {number}", "heading")
+    for card in cards:
+        drawing.text(0, y + 16, f"card {card['index']}", "heading")
         drawing.text(60, y + 16, f"{shortened(card['gpu'], 14)}  {card['capacity'] / GIB:.1f} GiB for tasks", "tick")
         y = _lanes(drawing, x, y + 26, row, card, first)
         y = _memory(drawing, x, y + 10, row, card, first) + 22
@@ -73,10 +73,10 @@ def _memory(drawing: Drawing, x: Scale, y: float, row: str, card: Card, first: i
     moments = sorted({0.0, *(at for task in card["tasks"] for at, _, _ in task["memory"])})
     sizes = [[_at(task["memory"], moment) for moment in moments] for task in card["tasks"]]
     most_on_host = max((sum(size[1] for size in each) for each in zip(*sizes, strict=True)), default=0)
-    top_value = ceiling(max(card["capacity"], 1) / GIB, 3) * GIB
-    per_byte = _MEMORY / top_value
-    middle = y + _MEMORY
-    below = most_on_host * per_byte
+    most_on_card = max((sum(size[0] for size in each) for each in zip(*sizes, strict=True)), default=0)
+    room = _MEMORY if most_on_host else _MEMORY / 2
+    per_byte = room / max(card["capacity"], most_on_card, 1)
+    middle = y + room
     _memory_axis(drawing, x, middle, per_byte, card, most_on_host)
     edges = [*moments, card["seconds"]]
     for which, direction, name in ((0, -1, "resident"), (1, 1, "host")):
@@ -92,7 +92,7 @@ def _memory(drawing: Drawing, x: Scale, y: float, row: str, card: Card, first: i
                 _area(drawing, points, row, card, task, first + place, name)
             base = [low + height for low, height in zip(base, heights, strict=True)]
     drawing.line(x(0), middle, x(card["seconds"]), middle, "axis")
-    return middle + below
+    return float(middle + most_on_host * per_byte)
 
 
 def _area(
@@ -122,7 +122,7 @@ def _memory_axis(drawing: Drawing, x: Scale, middle: float, per_byte: float, car
     capacity = middle - card["capacity"] * per_byte
     drawing.line(x(0), capacity, x(card["seconds"]), capacity, "limit")
     drawing.text(x.end + 6, capacity + 4, f"{card['capacity'] / GIB:.1f} GiB", "tick")
-    drawing.text(_GUTTER - 12, middle - _MEMORY / 2 + 4, "on the card", "tick", "end")
+    drawing.text(_GUTTER - 12, (middle + capacity) / 2 + 4, "on the card", "tick", "end")
     if on_host:
         bottom = middle + on_host * per_byte
         drawing.text(_GUTTER - 12, (middle + bottom) / 2 + 4, "on the host", "tick", "end")

@@ -122,8 +122,11 @@ class _Watch:
     def cards(self, workers: Mapping[Any, Mapping[str, Any]]) -> tuple[CardHistory, ...]:
         """From the first look at a worker to the last; ``workers`` by their process."""
         looks = [at for seen in self._seen.values() for at, _ in seen]
-        names = {client: f"worker {workers[pid]['worker']}" for client, pid in self._pids.items() if pid in workers}
-        return self._recorder.cards(names, min(looks), max(looks), resolution=_PERIOD) if looks else ()
+        numbers = {client: workers[pid]["worker"] for client, pid in self._pids.items() if pid in workers}
+        names = {client: f"worker {number}" for client, number in sorted(numbers.items(), key=lambda entry: entry[1])}
+        if not looks:
+            return ()
+        return self._recorder.cards(self._scene.cards.all, names, min(looks), max(looks), resolution=_PERIOD)
 
     def look(self) -> None:
         try:
