@@ -63,7 +63,7 @@ pytestmark = [
 def mission(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     directory = tmp_path_factory.mktemp("mission")
     rows, page = directory / "mission.json", directory / "mission.html"
-    options = ["--model", "2xT4", "--shorten", "0.05", "--json", str(rows), "--html", str(page)]
+    options = ["--model", "2xT4", "--shorten", "0.01", "--json", str(rows), "--html", str(page)]
     done = CliRunner().invoke(bench, ["mission", *options])
     assert done.exit_code == 0, done.output
     return json.loads(rows.read_text()), page

@@ -15,7 +15,7 @@ from nvshare.cli.bench import command
 @pytest.fixture(scope="session")
 def mission_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("mission") / "mission.json"
-    arguments = ["mission", "--model", "2xT4", "--shorten", "0.05", "--only", "0,2,4", "--json", str(target)]
+    arguments = ["mission", "--model", "2xT4", "--shorten", "0.01", "--only", "0,2,4", "--json", str(target)]
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code == 0, done.output
     return target

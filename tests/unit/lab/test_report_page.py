@@ -293,6 +293,9 @@ def test_shapes_allow_what_may_be_missing_and_tell_numbers_from_truths() -> None
     assert shapes.problem({"b": []}, shape) is None
     assert shapes.problem({"a": None, "b": [["x", 1]], "more": {}}, shape) is None
     assert shapes.problem({"a": True, "b": []}, shape) == "a is not a number"
+    assert shapes.problem({"a": 10**400, "b": []}, shape) == "a is not a number"
+    assert shapes.problem({"b": [["x", True]]}, shape) == "b[0][1] is not a whole number"
+    assert shapes.problem(1, bool, "c") == "c is not true or false"
     assert shapes.problem({"b": [["x", 1], ["x", 1.5]]}, shape) == "b[1][1] is not a whole number"
 
 

@@ -13,6 +13,7 @@ _ROW = 30.0
 _BAR = 14.0
 _NEAR = 70.0  # right of a bar: where its value would be written over a mark
 _TALL = 500.0
+_DOT = 9.0  # pixels that a dot takes
 _BELOW = 30.0  # for the values of the axis
 _LETTERS = 46  # that fit into the gutter
 _INSIDE = 6  # percent of the axis from which on a bar has room for what it is
@@ -100,6 +101,15 @@ def _framed(rows: Sequence[BarRow] | Sequence[PointRow], x: Scale, unit: str, sc
     return drawing, top
 
 
+def _side_by_side(places: Sequence[float]) -> list[float]:
+    """How far up or down dots go so that none hides another, as far as a row has room for that."""
+    found: list[float] = []
+    for index, place in enumerate(places):
+        taken = {away for other, away in zip(places[:index], found, strict=True) if abs(other - place) < _DOT}
+        found.append(next((away for away in (0.0, -_DOT, _DOT) if away not in taken), 0.0))
+    return found
+
+
 @dataclass(frozen=True)
 class Point:
     """``low`` and ``high``: where it may be as well."""
@@ -154,9 +164,12 @@ def point_chart(rows: Sequence[PointRow], says: str, axis: Axis = Axis()) -> str
 def _point_row(drawing: Drawing, x: Scale, middle: float, row: PointRow) -> None:
     drawing.text(_GUTTER - 12, middle + 4, shortened(row.label), "label", "end")
     drawing.line(x.start, middle, x.end, middle, "rail")
-    for point in sorted(row.points, key=lambda point: not point.hollow):
+    places = _side_by_side([x.inside(point.value) for point in row.points])
+    paired = any(point.hollow for point in row.points)  # a dot and its ring stay on one line
+    for point, away in sorted(zip(row.points, places, strict=True), key=lambda each: not each[0].hollow):
+        y = middle if paired else middle + away
         if point.low is not None and point.high is not None:
-            drawing.interval(x.inside(point.low), x.inside(point.high), middle)
+            drawing.interval(x.inside(point.low), x.inside(point.high), y)
         data: Data = {
             "data_plot": point.of,
             "data_row": row.row,
@@ -164,5 +177,5 @@ def _point_row(drawing: Drawing, x: Scale, middle: float, row: PointRow) -> None
             "data_tip": point.tip,
         }
         look = f"hollow o{point.series % 8}" if point.hollow else colour(point.series)
-        drawing.dot(x.inside(point.value), middle, look, 7.0 if point.hollow else 4.5, **data)
+        drawing.dot(x.inside(point.value), y, look, 7.0 if point.hollow else 4.5, **data)
     drawing.text(WIDTH, middle + 4, row.text, row.text_class, "end")

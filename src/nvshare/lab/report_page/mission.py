@@ -20,7 +20,7 @@ from nvshare.lab.report_page.parts import (
     verdict,
 )
 from nvshare.lab.report_page.shapes import Maybe
-from nvshare.lab.report_page.timeline import card_shape
+from nvshare.lab.report_page.timeline import card_shape, series_of
 
 Row = Mapping[str, Any]
 PLAIN = "plain"
@@ -69,7 +69,7 @@ def tiles(content: Content) -> list[Tile]:
         found.append(Tile("overhead alone", f"{100 * (max(alone) - 1):+.1f} %", "the worst, against plain"))
     if together:
         efficiency = min(row["tasks"] / row["gpus"] / row["ratio"] for row in together)
-        found.append(Tile("of serial theory", f"{100 * efficiency:.0f} %", "the least, tasks together"))
+        found.append(Tile("efficiency together", f"{100 * efficiency:.0f} %", "of one after the other, the least"))
     moved = sum(row["swapped_bytes"] for row in shared)
     switches = sum(row["switches"] for row in shared)
     found.append(Tile("moved", config.format_size(moved), f"in {switches} switches"))
@@ -89,7 +89,7 @@ def sections(content: Content) -> Iterator[Section]:
 
 def _whole(rows: Sequence[Row]) -> list[Row]:
     """Those whose durations say something: everybody stayed to the end."""
-    return [row for row in rows if not row["has_survivor"] and row["ratio"] > 0]
+    return [row for row in rows if not row["has_survivor"] and row["ratio"] > 0 and row["gpus"] > 0]
 
 
 def _label(row: Row) -> str:
@@ -115,12 +115,12 @@ def _ratios(rows: Sequence[Row]) -> Section:
 def _speeds(rows: Sequence[Row]) -> Section:
     lines = []
     for row in rows:
-        points = []
-        for series, task in enumerate(row["details"]):
+        points, series = [], series_of(row["timeline"])
+        for place, task in enumerate(row["details"]):
             if task["loop_seconds"] > 0:
                 part = row["baseline_s"] / task["loop_seconds"]
                 tip = f"{task['name']}: {task['its']:.2f} it/s, {100 * part:.1f} % of its speed alone"
-                points.append(Point(part, tip, "speed", series))
+                points.append(Point(part, tip, "speed", series.get(task["name"], place)))
         text = f"{row['its']:.1f} it/s" if row["its"] >= 0.05 else ""
         lines.append(PointRow(row["name"], _label(row), points, text))
     lead = "Each task's speed as a part of its speed alone; on the right, all of them together."

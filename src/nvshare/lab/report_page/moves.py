@@ -144,7 +144,10 @@ def swap_figures(content: Content) -> Iterator[Figure]:
 
 def eviction_tiles(content: Content) -> list[Tile]:
     rows = content["rows"]
-    most = max((max(row["out_per_switch"], row["in_per_switch"]) / row["bound"] for row in rows), default=0.0)
+    most = max(
+        (max(row["out_per_switch"], row["in_per_switch"]) / row["bound"] for row in rows if row["bound"] > 0),
+        default=0.0,
+    )
     return [
         passed_tile("cases passed", [row["passed"] for row in rows]),
         Tile("of what may move", f"{100 * most:.0f} %", "the most, on average over switches"),

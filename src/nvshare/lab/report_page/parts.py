@@ -82,7 +82,7 @@ def passed_tile(label: str, verdicts: Sequence[bool | None]) -> Tile:
 def timelines(rows: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]) -> Iterator[Section]:
     """A picture for each run in which tasks met on a card."""
     for row in rows:
-        cards = row.get("timeline") or ()
+        cards = [card for card in row.get("timeline") or () if card["seconds"] > 0]
         if not any(len(card["tasks"]) > 1 for card in cards):
             continue
         resolution = max(card["resolution_s"] for card in cards)

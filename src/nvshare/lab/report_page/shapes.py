@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+_LARGEST = 1 << 63  # what machines count with
 _NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
 
 
@@ -50,8 +51,8 @@ def _field(value: dict[str, Any], name: str, shape: Any, where: str) -> str | No
 
 
 def _is(value: Any, kind: type) -> bool:
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind)
+    if isinstance(value, bool):
+        return kind is bool
+    if isinstance(value, int):
+        return kind in (int, float) and abs(value) < _LARGEST
+    return isinstance(value, kind) and (not isinstance(value, float) or math.isfinite(value))

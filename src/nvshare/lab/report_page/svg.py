@@ -90,7 +90,7 @@ class Drawing:
     def text(self, x: float, y: float, words: str, class_: str = "label", anchor: str = "start") -> None:
         self.add(tag("text", escape(words), x=x, y=y, class_=class_, text_anchor=anchor))
 
-    def line(self, x1: float, y1: float, x2: float, y2: float, class_: str = "grid") -> None:
+    def line(self, x1: float, y1: float, x2: float, y2: float, class_: str) -> None:
         self.add(tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_))
 
     def bar(self, x: float, y: float, width: float, height: float, class_: str, **data: str | float | None) -> None:
@@ -119,9 +119,9 @@ class Drawing:
         self.add(tag("path", d=f"M{there} L{back} Z", class_=f"mark {class_}", **data))
 
     def x_axis(self, scale: Scale, top: float, bottom: float, unit: str = "", form: str = "{:g}") -> None:
-        """Grid lines down the plot, and their values below it."""
+        """Grid lines down the plot, behind everything, and their values below it."""
         for value in scale.ticks():
-            self.line(scale(value), top, scale(value), bottom)
+            self.parts.insert(0, tag("line", x1=scale(value), y1=top, x2=scale(value), y2=bottom, class_="grid"))
             self.text(scale(value), bottom + 18, form.format(value) + unit, "tick", "middle")
 
     def render(self, says: str) -> str:

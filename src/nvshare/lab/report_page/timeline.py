@@ -25,27 +25,31 @@ def card_shape() -> dict[str, Any]:
     return {"gpu": str, "index": int, "capacity": int, "seconds": float, "resolution_s": float, "tasks": [task]}
 
 
+def series_of(cards: Sequence[Card]) -> dict[str, int]:
+    """Which colour each task has, in every plot of a run: in the order of the lanes."""
+    return {name: place for place, name in enumerate(task["task"] for card in cards for task in card["tasks"])}
+
+
 def timeline_chart(row: str, cards: Sequence[Card]) -> str:
-    """Of one run. Colours go over all its tasks, in the order of the lanes."""
+    """Of one run."""
     seconds = max(card["seconds"] for card in cards)
     x = Scale(0.0, seconds, _GUTTER, WIDTH - _MARGIN)
-    drawing, y, first = Drawing(), 0.0, 0
+    drawing, y, series = Drawing(), 0.0, series_of(cards)
     for card in cards:
         drawing.text(0, y + 16, f"card {card['index']}", "heading")
         drawing.text(60, y + 16, f"{shortened(card['gpu'], 14)}  {card['capacity'] / GIB:.1f} GiB for tasks", "tick")
-        y = _lanes(drawing, x, y + 26, row, card, first)
-        y = _memory(drawing, x, y + 10, row, card, first) + 22
-        first += len(card["tasks"])
+        y = _lanes(drawing, x, y + 26, row, card, series)
+        y = _memory(drawing, x, y + 10, row, card, series) + 22
     drawing.x_axis(x, 26, y - 12, " s")
-    drawing.parts.sort(key=lambda part: 'class="grid"' not in part)  # behind everything
     drawing.height = y + 14
     return drawing.render(f"Timeline of {row}: which task had which card when, and where its memory was")
 
 
-def _lanes(drawing: Drawing, x: Scale, y: float, row: str, card: Card, first: int) -> float:
+def _lanes(drawing: Drawing, x: Scale, y: float, row: str, card: Card, series: Mapping[str, int]) -> float:
     for place, task in enumerate(card["tasks"]):
         top = y + place * _LANE
-        drawing.add(_chip(y=top, series=first + place))
+        look = colour(series[task["task"]])
+        drawing.add(tag("rect", x=0.0, y=top + 3, width=10.0, height=10.0, rx=3.0, class_=look))
         drawing.text(16, top + 13, shortened(task["task"], _LETTERS))
         drawing.bar(x(0), top, x(card["seconds"]) - x(0), _THICK, "track")
         for begin, end in task["held"]:
@@ -58,17 +62,13 @@ def _lanes(drawing: Drawing, x: Scale, y: float, row: str, card: Card, first: in
                 "data_end": float(end),
                 "data_tip": f"{task['task']} had the card from {begin:.1f} to {end:.1f} s ({end - begin:.1f} s)",
             }
-            drawing.bar(x(begin), top, x(end) - x(begin), _THICK, colour(first + place), **data)
+            drawing.bar(x(begin), top, x(end) - x(begin), _THICK, look, **data)
         held = sum(end - begin for begin, end in task["held"]) / card["seconds"]
         drawing.text(WIDTH, top + 13, f"{100 * held:.0f} %", "value", "end")
     return y + len(card["tasks"]) * _LANE
 
 
-def _chip(y: float, series: int) -> str:
-    return tag("rect", x=0.0, y=y + 3, width=10.0, height=10.0, rx=3.0, class_=colour(series))
-
-
-def _memory(drawing: Drawing, x: Scale, y: float, row: str, card: Card, first: int) -> float:
+def _memory(drawing: Drawing, x: Scale, y: float, row: str, card: Card, series: Mapping[str, int]) -> float:
     """Bytes on the card go up from the middle line, bytes on the host down."""
     moments = sorted({0.0, *(at for task in card["tasks"] for at, _, _ in task["memory"])})
     sizes = [[_at(task["memory"], moment) for moment in moments] for task in card["tasks"]]
@@ -81,7 +81,7 @@ def _memory(drawing: Drawing, x: Scale, y: float, row: str, card: Card, first: i
     edges = [*moments, card["seconds"]]
     for which, direction, name in ((0, -1, "resident"), (1, 1, "host")):
         base = [0.0] * len(moments)
-        for place, (task, each) in enumerate(zip(card["tasks"], sizes, strict=True)):
+        for task, each in zip(card["tasks"], sizes, strict=True):
             heights = [size[which] * per_byte for size in each]
             if any(heights):
                 points = []
@@ -89,7 +89,7 @@ def _memory(drawing: Drawing, x: Scale, y: float, row: str, card: Card, first: i
                     lower = middle + direction * base[index]
                     upper = middle + direction * (base[index] + height)
                     points += [(x(edges[index]), lower, upper), (x(edges[index + 1]), lower, upper)]
-                _area(drawing, points, row, card, task, first + place, name)
+                _area(drawing, points, row, card, task, series[task["task"]], name)
             base = [low + height for low, height in zip(base, heights, strict=True)]
     drawing.line(x(0), middle, x(card["seconds"]), middle, "axis")
     return float(middle + most_on_host * per_byte)
