@@ -13,7 +13,7 @@ import pytest
 from nvshare.lab.report_page import shapes, svg
 from nvshare.lab.report_page.kinds import KINDS, NotAResult, parsed, recognised, stamped
 from nvshare.lab.report_page.page import result_page
-from nvshare.lab.report_page.shapes import Maybe
+from nvshare.lab.report_page.shapes import Each, Maybe
 from nvshare.lab.report_page.written import as_json
 
 
@@ -164,20 +164,56 @@ def test_shares_are_drawn_beside_the_quotas_they_belong_to() -> None:
     assert "not as promised" in page.text
 
 
-CHECKS = {
-    "source": "simulated",
-    "node": "2 x T4 (simulated)",
-    "rows": [
-        {"check": "parallel when it fits", "expected": "both at once", "seen": "both", "ok": True, "seconds": 2.5},
-        {"check": "memory quota", "expected": "refused", "seen": "granted", "ok": False},
-    ],
-}
+VERIFY = stamped(
+    "verify",
+    {
+        "source": "simulated",
+        "node": "2 x T4 (simulated)",
+        "rows": [
+            {
+                "check": "parallel",
+                "title": "parallel when it fits",
+                "expected": "both at once",
+                "seen": "both",
+                "ok": True,
+                "seconds": 2.5,
+                "timeline": {"one": [[0.0, 2.0]], "other": [[0.5, 1.0], [1.5, 2.5]]},
+            },
+            {"check": "memory-quota", "expected": "refused", "seen": "granted", "ok": False},
+        ],
+        "compare": [COMPUTE["rows"][1]],
+    },
+)
+KUBE = stamped(
+    "kube-test",
+    {
+        "request": {"workload": {"name": "add-small"}},
+        "tasks": [
+            {"name": "pod-1", "gpu": "GPU-a", "status": "PASS", "expected": "PASS", "loop_seconds": 2.0, "its": 50.0},
+            {"name": "pod-2", "gpu": "GPU-a", "status": "OOM", "expected": "PASS", "loop_seconds": 0.0, "its": 0.0},
+        ],
+        "verdicts": [{"name": "all passed", "passed": False, "detail": "1 of 2"}],
+        "findings": [],
+        "timeline": {"GPU-a": [{"who": "pod-1", "from": 0.0, "to": 2.0}]},
+    },
+)
 
 
-@pytest.mark.parametrize("kind", ["verify", "kube-test"])
-def test_checks_are_shown_with_what_was_expected_and_seen(kind: str) -> None:
-    text = marks(stamped(kind, CHECKS)).text
-    assert {f"nvshare {kind}", "both at once", "granted", "FAIL", "1 of 2"} <= set(text)
+def test_checks_are_shown_with_what_was_expected_and_seen() -> None:
+    page = marks(VERIFY)
+    assert {"nvshare verify", "parallel when it fits", "both at once", "granted", "FAIL", "1 of 2"} <= set(page.text)
+    spans = [(mark["data-task"], float(mark["data-begin"]), float(mark["data-end"])) for mark in page.of("held")]
+    assert spans == [("one", 0.0, 2.0), ("other", 0.5, 1.0), ("other", 1.5, 2.5)]
+    assert page.values("delivered") == {"free: 2 x add (native)": [0.45, 0.46]}
+
+
+def test_pods_have_their_speeds_and_their_times_on_the_cards() -> None:
+    page = marks(KUBE)
+    assert {"2 pods add-small", "on a Kubernetes cluster", "all passed", "0 of 1"} <= set(page.text)
+    assert page.values("speed") == {"pod-1": [50.0]}
+    assert [(mark["data-gpu"], mark["data-task"], mark["data-end"]) for mark in page.of("held")] == [
+        ("GPU-a", "pod-1", "2.0")
+    ]
 
 
 STRESS = {
@@ -296,6 +332,7 @@ def test_shapes_allow_what_may_be_missing_and_tell_numbers_from_truths() -> None
     assert shapes.problem({"a": 10**400, "b": []}, shape) == "a is not a number"
     assert shapes.problem({"b": [["x", True]]}, shape) == "b[0][1] is not a whole number"
     assert shapes.problem(1, bool, "c") == "c is not true or false"
+    assert shapes.problem({"x": 1, "y": "z"}, Each(int), "d") == "d.y is not a whole number"
     assert shapes.problem({"b": [["x", 1], ["x", 1.5]]}, shape) == "b[1][1] is not a whole number"
 
 

@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from nvshare.lab.report_page import compute, mission
 from nvshare.lab.report_page.charts import Axis, Bar, BarRow, Point, PointRow, bar_chart, point_chart
-from nvshare.lab.report_page.parts import Content, Figure, Section, Table, Tile, passed_tile, timelines, verdict
-from nvshare.lab.report_page.shapes import Maybe
-from nvshare.lab.report_page.timeline import card_shape
+from nvshare.lab.report_page.parts import (
+    Columns,
+    Content,
+    Figure,
+    Section,
+    Table,
+    Tile,
+    passed_tile,
+    timelines,
+    verdict,
+)
+from nvshare.lab.report_page.shapes import Each, Maybe
+from nvshare.lab.report_page.svg import colour
+from nvshare.lab.report_page.timeline import card_shape, lanes_only, timeline_chart
 
 Row = Mapping[str, Any]
-SHAPE = {
+_SPANS = [(float, float)]
+VERIFY = {
     "source": str,
     "node": str,
-    "rows": [{"check": str, "expected": str, "seen": str, "ok": Maybe(bool), "seconds": Maybe(float)}],
-    "timeline": Maybe([card_shape()]),
+    "rows": [
+        {
+            "check": str,
+            "title": Maybe(str),
+            "expected": str,
+            "seen": str,
+            "ok": Maybe(bool),
+            "seconds": Maybe(float),
+            "timeline": Maybe(Each(_SPANS)),  # by task
+        }
+    ],
+    "compare": Maybe(compute.SHAPE["rows"]),
+}
+KUBE = {
+    "request": dict,
+    "tasks": [mission.TASK],
+    "verdicts": [{"name": str, "passed": Maybe(bool), "detail": str}],
+    "findings": [str],
+    "timeline": Each([{"who": str, "from": float, "to": float}]),  # by GPU
 }
 STRESS = {
     "source": str,
@@ -31,11 +61,11 @@ STRESS = {
 }
 
 
-def title(content: Content) -> str:
+def verify_title(content: Content) -> str:
     return str(content["node"])
 
 
-def tiles(content: Content) -> list[Tile]:
+def verify_tiles(content: Content) -> list[Tile]:
     rows = content["rows"]
     took = sum(row.get("seconds") or 0.0 for row in rows)
     return [
@@ -44,22 +74,95 @@ def tiles(content: Content) -> list[Tile]:
     ]
 
 
-def sections(content: Content) -> Iterator[Section]:
+def verify_sections(content: Content) -> Iterator[Section]:
     rows = content["rows"]
-    columns = (
-        ("check", lambda row: row["check"]),
+    columns: Columns = (
+        ("check", lambda row: row.get("title") or row["check"]),
         ("expected", lambda row: row["expected"]),
         ("seen", lambda row: row["seen"]),
         ("seconds", lambda row: "" if row.get("seconds") is None else f"{row['seconds']:.1f}"),
         ("", lambda row: verdict(row["ok"])),
     )
     yield Section("Checks", table=Table.of(rows, columns))
-    yield from timelines([{"name": "timeline", **content}], lambda row: str(row["node"]))
+    compared = [row for row in content.get("compare") or () if row["delivered"]]
+    if compared:
+        yield compute.ways_to_share(compared)
+    for row in rows:
+        cards = lanes_only({"": row.get("timeline") or {}})
+        if cards:
+            lead = "When each task made progress."
+            yield Section(f"Timeline: {row.get('title') or row['check']}", lead, timeline_chart(row["check"], cards))
 
 
-def figures(content: Content) -> Iterator[Figure]:
+def verify_figures(content: Content) -> Iterator[Figure]:
     for row in content["rows"]:
-        yield _passed(row["check"], row["ok"])
+        if row["ok"] is not None:
+            yield _passed(row["check"], row["ok"])
+    for row in content.get("compare") or ():
+        yield from compute.row_figures(row)
+
+
+def kube_title(content: Content) -> str:
+    workload = content["request"].get("workload")
+    name = workload.get("name", "") if isinstance(workload, dict) else ""
+    return f"{len(content['tasks'])} pods {name}".strip()
+
+
+def kube_tiles(content: Content) -> list[Tile]:
+    return [
+        passed_tile("verdicts", [entry["passed"] for entry in content["verdicts"]]),
+        passed_tile("pods as expected", [task["status"] == task["expected"] for task in content["tasks"]]),
+    ]
+
+
+def kube_sections(content: Content) -> Iterator[Section]:
+    yield _verdicts(content["verdicts"], ())
+    ran = [task for task in content["tasks"] if task["its"] > 0]
+    if ran:
+        gpus = list(dict.fromkeys(task["gpu"] for task in ran))
+        bars = [
+            BarRow(
+                task["name"],
+                task["name"],
+                [
+                    Bar(
+                        task["its"],
+                        f"{task['name']} on {task['gpu']}: {task['its']:.2f} it/s",
+                        "speed",
+                        gpus.index(task["gpu"]),
+                    )
+                ],
+                f"{task['its']:.1f}",
+            )
+            for task in ran
+        ]
+        legend = [(colour(place), gpu) for place, gpu in enumerate(gpus)]
+        yield Section("Speeds", "Iterations per second of each pod.", bar_chart(bars, "Speed of each pod"), legend)
+    spans: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for gpu, entries in content["timeline"].items():
+        for entry in entries:
+            spans.setdefault(gpu, {}).setdefault(entry["who"], []).append((entry["from"], entry["to"]))
+    cards = lanes_only(spans)
+    if cards:
+        yield Section("Timeline", "Who had which GPU when.", timeline_chart("timeline", cards))
+    columns: Columns = (
+        ("pod", lambda task: task["name"]),
+        ("GPU", lambda task: task["gpu"]),
+        ("seconds", lambda task: f"{task['loop_seconds']:.1f}"),
+        ("it/s", lambda task: f"{task['its']:.2f}"),
+        ("status", lambda task: task["status"]),
+        ("", lambda task: verdict(task["status"] == task["expected"])),
+    )
+    yield Section("Pods", table=Table.of(content["tasks"], columns))
+
+
+def kube_figures(content: Content) -> Iterator[Figure]:
+    for entry in content["verdicts"]:
+        if entry["passed"] is not None:
+            yield _passed(entry["name"], entry["passed"])
+    for task in content["tasks"]:
+        if task["its"] > 0:
+            yield Figure(task["name"], "it/s", task["its"], 1, "{:.2f}")
 
 
 def _passed(name: str, ok: bool | None) -> Figure:
@@ -87,11 +190,7 @@ def stress_tiles(content: Content) -> list[Tile]:
 
 
 def stress_sections(content: Content) -> Iterator[Section]:
-    verdicts = [
-        *([entry["name"], entry["detail"], verdict(entry["passed"])] for entry in content["verdicts"]),
-        *([f"fault: {fault['name']}", fault["detail"], verdict(fault["survived"])] for fault in content["faults"]),
-    ]
-    yield Section("Verdicts", table=Table(("check", "seen", ""), verdicts))
+    yield _verdicts(content["verdicts"], content["faults"])
     quota = content["figures"].get("quota_percent")
     if content["occupied"] and isinstance(quota, int | float):
         yield _shares(content["occupied"], quota)
@@ -99,6 +198,14 @@ def stress_sections(content: Content) -> Iterator[Section]:
     if speeds:
         yield _speeds(speeds, content["cards"])
     yield from timelines([{"name": "stress", **content}], lambda row: "all workers")
+
+
+def _verdicts(verdicts: Sequence[Row], faults: Sequence[Row]) -> Section:
+    lines = [
+        *([entry["name"], entry["detail"], verdict(entry["passed"])] for entry in verdicts),
+        *([f"fault: {fault['name']}", fault["detail"], verdict(fault["survived"])] for fault in faults),
+    ]
+    return Section("Verdicts", table=Table(("check", "seen", ""), lines))
 
 
 def _shares(occupied: list[float], quota: float) -> Section:
@@ -126,7 +233,7 @@ def _speeds(workers: list[Row], cards: list[str]) -> Section:
         card = cards.index(worker["uuid"]) if worker.get("uuid") in cards else 0
         bar = Bar(speed, f"worker {worker['worker']} on card {card}: {speed:.1f} operations/s", "speed", card)
         rows.append(BarRow(str(worker["worker"]), f"worker {worker['worker']}", [bar], f"{speed:.1f}"))
-    legend = [(f"s{place % 8}", f"card {place}") for place in range(len(cards))]
+    legend = [(colour(place), f"card {place}") for place in range(len(cards))]
     return Section("Speeds", "Operations per second of each worker.", bar_chart(rows, "Speed of each worker"), legend)
 
 

@@ -67,7 +67,7 @@ def sections(content: Content) -> Iterator[Section]:
         yield _against_quotas(with_quotas)
     free = [row for row in rows if row["part"] == "free" and row["delivered"]]
     if free:
-        yield _ways_to_share(free)
+        yield ways_to_share(free)
     changes = [row for row in rows if isinstance(row["figures"].get("shown_after_ms"), list)]
     if changes:
         yield _changes(changes)
@@ -111,7 +111,8 @@ def _key(row: Row) -> str:
     return f"{row['part']}: {_name(row)}"
 
 
-def _ways_to_share(rows: Sequence[Row]) -> Section:
+def ways_to_share(rows: Sequence[Row]) -> Section:
+    """The same tasks natively, under nvshare, and whatever else there is."""
     lines = []
     for what, members in groupby(rows, key=lambda row: row["what"]):
         for place, row in enumerate(members):
@@ -179,15 +180,19 @@ def _table(rows: Sequence[Row]) -> Table:
 
 def figures(content: Content) -> Iterator[Figure]:
     for row in content["rows"]:
-        if row.get("error_points") is not None:
-            drift = row["figures"].get("solo_drift")
-            error = row["error_points"]
-            chance = (None, None)
-            if isinstance(drift, int | float):
-                points = 100 * max(row["delivered"], default=0.0) * drift / 2
-                chance = (error - points, error + points)
-            yield Figure(_key(row), "points off the quota", error, -1, "{:.2f}", *chance)
-        if row.get("of_allowed") is not None:
-            yield Figure(_key(row), "of allowed", row["of_allowed"], 1)
-        if isinstance(row["figures"].get("p99_times_solo"), int | float):
-            yield Figure(_key(row), "p99 / solo", row["figures"]["p99_times_solo"], -1)
+        yield from row_figures(row)
+
+
+def row_figures(row: Row) -> Iterator[Figure]:
+    """What two results can be compared by."""
+    if row.get("error_points") is not None:
+        drift, error = row["figures"].get("solo_drift"), row["error_points"]
+        chance: tuple[float | None, float | None] = (None, None)
+        if isinstance(drift, int | float):
+            points = 100 * max(row["delivered"], default=0.0) * drift / 2
+            chance = (error - points, error + points)
+        yield Figure(_key(row), "points off the quota", error, -1, "{:.2f}", *chance)
+    if row.get("of_allowed") is not None:
+        yield Figure(_key(row), "of allowed", row["of_allowed"], 1)
+    if isinstance(row["figures"].get("p99_times_solo"), int | float):
+        yield Figure(_key(row), "p99 / solo", row["figures"]["p99_times_solo"], -1)

@@ -24,7 +24,6 @@ class Kind:
     version: int = 1
 
 
-_CHECKS = (checks.SHAPE, checks.title, checks.tiles, checks.sections, checks.figures)
 KINDS: dict[str, Kind] = {
     "mission": Kind(
         "nvshare bench mission", mission.SHAPE, mission.title, mission.tiles, mission.sections, mission.figures
@@ -52,8 +51,22 @@ KINDS: dict[str, Kind] = {
         checks.stress_sections,
         checks.stress_figures,
     ),
-    "verify": Kind("nvshare verify", *_CHECKS),
-    "kube-test": Kind("nvshare kube-test", *_CHECKS),
+    "verify": Kind(
+        "nvshare verify",
+        checks.VERIFY,
+        checks.verify_title,
+        checks.verify_tiles,
+        checks.verify_sections,
+        checks.verify_figures,
+    ),
+    "kube-test": Kind(
+        "nvshare kube-test",
+        checks.KUBE,
+        checks.kube_title,
+        checks.kube_tiles,
+        checks.kube_sections,
+        checks.kube_figures,
+    ),
 }
 
 
@@ -68,7 +81,8 @@ class Result:
 
     @property
     def source(self) -> str:
-        return str(self.content["source"])
+        """model, simulated or gpu; of a cluster nobody may know which."""
+        return str(self.content.get("source") or "kubernetes")
 
     @property
     def title(self) -> str:
@@ -94,7 +108,7 @@ def recognised(content: Content) -> Result:
         )
     wrong = shapes.problem(content, kind.shape)
     if wrong is not None:
-        raise NotAResult(f"it is no result of {kind.command}: {wrong}")
+        raise NotAResult(f"it is no result of {kind.command}: {' '.join(wrong.split())}")
     if "rows" in kind.shape and not content["rows"]:
         raise NotAResult(f"it has no rows: that run of {kind.command} measured nothing")
     return Result(kind, content)

@@ -18,6 +18,7 @@ _SOURCES = {
     "model": "modelled: the real scheduler core, cards and time computed",
     "simulated": "simulated: real processes on simulated cards",
     "gpu": "measured on real cards",
+    "kubernetes": "on a Kubernetes cluster",
 }
 _VERDICTS = {GOOD: "good", BAD: "bad", "better": "good", "worse": "bad"}
 

@@ -17,15 +17,23 @@ class Maybe:
     shape: Any
 
 
+@dataclass(frozen=True)
+class Each:
+    """An object with any names, all of whose values have this shape."""
+
+    shape: Any
+
+
 def problem(value: Any, shape: Any, where: str = "") -> str | None:
     """Shapes: ``str``, ``int``, ``float``, ``bool``, ``dict`` (with anything in it); ``[shape]``, a list; ``(a, b)``, a
     list of just these; ``{"field": shape}``, an object with at least these. None: it fits."""
     if isinstance(shape, Maybe):
         return None if value is None else problem(value, shape.shape, where)
-    if isinstance(shape, dict):
+    if isinstance(shape, dict | Each):
         if not isinstance(value, dict):
             return f"{where or 'it'} is not an object"
-        found = (_field(value, name, inner, where) for name, inner in shape.items())
+        fields = shape if isinstance(shape, dict) else dict.fromkeys(value, shape.shape)
+        found = (_field(value, name, inner, where) for name, inner in fields.items())
         return next(filter(None, found), None)
     if isinstance(shape, list):
         if not isinstance(value, list):

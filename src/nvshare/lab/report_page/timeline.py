@@ -30,17 +30,39 @@ def series_of(cards: Sequence[Card]) -> dict[str, int]:
     return {name: place for place, name in enumerate(task["task"] for card in cards for task in card["tasks"])}
 
 
+def lanes_only(spans: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> list[Card]:
+    """Cards of whose tasks nothing is known but when they had them: from cards to tasks to times. A card without a
+    name is any."""
+    end = max((float(span[1]) for tasks in spans.values() for each in tasks.values() for span in each), default=0.0)
+    return [
+        {
+            "gpu": gpu,
+            "index": index,
+            "capacity": 0,
+            "seconds": end,
+            "tasks": [{"task": task, "held": held, "memory": []} for task, held in tasks.items()],
+        }
+        for index, (gpu, tasks) in enumerate(spans.items())
+        if end > 0
+    ]
+
+
 def timeline_chart(row: str, cards: Sequence[Card]) -> str:
     """Of one run."""
     seconds = max(card["seconds"] for card in cards)
     x = Scale(0.0, seconds, _GUTTER, WIDTH - _MARGIN)
     drawing, y, series = Drawing(), 0.0, series_of(cards)
     for card in cards:
-        drawing.text(0, y + 16, f"card {card['index']}", "heading")
-        drawing.text(60, y + 16, f"{shortened(card['gpu'], 14)}  {card['capacity'] / GIB:.1f} GiB for tasks", "tick")
-        y = _lanes(drawing, x, y + 26, row, card, series)
-        y = _memory(drawing, x, y + 10, row, card, series) + 22
-    drawing.x_axis(x, 26, y - 12, " s")
+        room = f"{card['capacity'] / GIB:.1f} GiB for tasks" if card["capacity"] else ""
+        if card["gpu"]:
+            drawing.text(0, y + 16, f"card {card['index']}", "heading")
+            drawing.text(60, y + 16, f"{shortened(card['gpu'], 14)}  {room}", "tick")
+            y += 26
+        y = _lanes(drawing, x, y, row, card, series)
+        if any(task["memory"] for task in card["tasks"]):
+            y = _memory(drawing, x, y + 10, row, card, series)
+        y += 22
+    drawing.x_axis(x, 26 if cards[0]["gpu"] else 0, y - 12, " s")
     drawing.height = y + 14
     return drawing.render(f"Timeline of {row}: which task had which card when, and where its memory was")
 
