@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from nvshare.cli.options import fail
-from nvshare.lab.report_page.kinds import recognised, stamped
+from nvshare.lab.report_page.kinds import NotAResult, recognised, stamped
 from nvshare.lab.report_page.page import result_page
 from nvshare.lab.report_page.written import as_json
 
@@ -63,7 +63,11 @@ def write(kind: str, source: str, content: Mapping[str, Any], json_path: Path | 
         write_json(json_path, kind, source, content)
         click.echo(f"rows written to {json_path}")
     if html_path is not None:
-        replace_file("--html", html_path, result_page(recognised(_plain(_whole(kind, source, content)))))
+        try:
+            page = result_page(recognised(_plain(_whole(kind, source, content))))
+        except NotAResult as error:
+            fail(f"--html {html_path}: there is nothing to draw: {error}", 1)
+        replace_file("--html", html_path, page)
         click.echo(f"page written to {html_path}")
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import json
 import math
+import random
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
 from nvshare.lab.report_page import shapes, svg
+from nvshare.lab.report_page.compare import compared
 from nvshare.lab.report_page.kinds import KINDS, NotAResult, parsed, recognised, stamped
-from nvshare.lab.report_page.page import result_page
+from nvshare.lab.report_page.page import comparison_page, result_page
 from nvshare.lab.report_page.shapes import Each, Maybe
 from nvshare.lab.report_page.written import as_json
 
@@ -373,3 +375,34 @@ def test_json_is_the_same_value_in_fewer_lines() -> None:
     assert json.loads(text) == json.loads(json.dumps(value))
     assert '"a": [1, 2.5, null],' in text
     assert text.count("[1, 2]") == 40
+
+
+def leaves(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The ways to every place of a result."""
+    inner = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
+    return [(*way, key) for key, _ in inner] + [path for key, entry in inner for path in leaves(entry, (*way, key))]
+
+
+WRONG = (None, True, 0, -1, 1e300, 10**30, -0.5, "", "text", [], [0], [[0.0, 0.0]], {}, {"a": 1})
+
+
+@pytest.mark.parametrize("name", ["mission", "compute", "verify", "kube-test", "stress"])
+def test_a_damaged_result_is_drawn_or_refused_but_never_a_crash(name: str, mission: dict[str, Any]) -> None:
+    mission["rows"] = mission["rows"][:1] + [row for row in mission["rows"] if row["name"] in ("2 auto", "2 exit")]
+    stress = stamped("stress", STRESS)
+    whole = {"mission": mission, "compute": COMPUTE, "verify": VERIFY, "kube-test": KUBE, "stress": stress}[name]
+    source = random.Random(name)
+    for path in source.sample(ways := leaves(whole), min(60, len(ways))):
+        for value in source.sample(WRONG, 5):
+            damaged = copy.deepcopy(whole)
+            place: Any = damaged
+            for step in path[:-1]:
+                place = place[step]
+            place[path[-1]] = value
+            try:
+                result = recognised(json.loads(json.dumps(damaged)))
+            except NotAResult:
+                continue
+            page = result_page(result)
+            assert comparison_page(compared(result, result, 0.05)).endswith("</html>\n")
+            assert page.endswith("</html>\n")

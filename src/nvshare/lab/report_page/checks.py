@@ -55,7 +55,7 @@ STRESS = {
     "verdicts": [{"name": str, "passed": Maybe(bool), "detail": str}],
     "faults": [{"name": str, "survived": Maybe(bool), "detail": str, "seconds": float}],
     "workers": [{"worker": int, "ok": bool, "ops": Maybe(float), "seconds": Maybe(float), "uuid": Maybe(str)}],
-    "figures": dict,
+    "figures": dict.fromkeys(("ops_per_second", "quota_percent", "lease_wait_p50_s", "lease_wait_p99_s"), Maybe(float)),
     "occupied": [float],
     "timeline": [card_shape()],
 }
@@ -184,7 +184,7 @@ def stress_tiles(content: Content) -> list[Tile]:
     if content["faults"]:
         found.append(passed_tile("faults survived", [fault["survived"] for fault in content["faults"]]))
     operations = content["figures"].get("ops_per_second")
-    if isinstance(operations, int | float):
+    if operations is not None:
         found.append(Tile("operations", f"{operations:.0f} /s", "all workers together"))
     return found
 
@@ -192,7 +192,7 @@ def stress_tiles(content: Content) -> list[Tile]:
 def stress_sections(content: Content) -> Iterator[Section]:
     yield _verdicts(content["verdicts"], content["faults"])
     quota = content["figures"].get("quota_percent")
-    if content["occupied"] and isinstance(quota, int | float):
+    if content["occupied"] and quota is not None:
         yield _shares(content["occupied"], quota)
     speeds = [worker for worker in content["workers"] if worker.get("ops") and worker.get("seconds")]
     if speeds:
@@ -250,5 +250,5 @@ def stress_figures(content: Content) -> Iterator[Figure]:
         ("lease_wait_p99_s", "wait for a lease, 99th percentile, s", -1),
     ):
         value = content["figures"].get(name)
-        if isinstance(value, int | float):
+        if value is not None:
             yield Figure("all workers", words, value, better)

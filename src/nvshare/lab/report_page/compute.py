@@ -27,7 +27,13 @@ SHAPE = {
             "error_points": Maybe(float),
             "ok": Maybe(bool),
             "note": str,
-            "figures": dict,
+            "figures": {
+                "solo_drift": Maybe(float),
+                "spread": Maybe(float),
+                "p99_times_solo": Maybe(float),
+                "shown_after_ms": Maybe([Maybe(float)]),
+                "steps": Maybe([(float, float)]),
+            },
         }
     ],
 }
@@ -51,7 +57,7 @@ def tiles(content: Content) -> list[Tile]:
 
 
 def _is_busy_sum(row: Row) -> bool:
-    return row["part"] == "free" and "spread" in row["figures"] and row.get("of_allowed") is not None
+    return row["part"] == "free" and row["figures"].get("spread") is not None and row.get("of_allowed") is not None
 
 
 def _name(row: Row) -> str:
@@ -68,7 +74,7 @@ def sections(content: Content) -> Iterator[Section]:
     free = [row for row in rows if row["part"] == "free" and row["delivered"]]
     if free:
         yield ways_to_share(free)
-    changes = [row for row in rows if isinstance(row["figures"].get("shown_after_ms"), list)]
+    changes = [row for row in rows if row["figures"].get("shown_after_ms") is not None]
     if changes:
         yield _changes(changes)
     yield Section("All rows", table=_table(rows))
@@ -102,7 +108,7 @@ def _against_quotas(rows: Sequence[Row]) -> Section:
 def _chance(row: Row, share: float) -> tuple[float | None, float | None]:
     """How far the measurements of the speed alone were apart, a share may be wrong by."""
     drift = row["figures"].get("solo_drift")
-    if not isinstance(drift, int | float):
+    if drift is None:
         return None, None
     return share * (1 - drift / 2), share * (1 + drift / 2)
 
@@ -140,9 +146,9 @@ def _changes(rows: Sequence[Row]) -> Section:
         shown = row["figures"]["shown_after_ms"]
         steps = row["figures"].get("steps") or [None] * len(shown)
         points = [
-            Point(float(after), f"{_step(step)}shown after {after} ms", "shown_after_ms", 0)
+            Point(float(after), f"{_step(step)}shown after {after:g} ms", "shown_after_ms", 0)
             for after, step in zip(shown, steps, strict=False)
-            if isinstance(after, int | float)
+            if after is not None
         ]
         never = sum(after is None for after in shown)
         lines.append(PointRow(_key(row), row["what"], points, f"{never} never" if never else "", "value bad"))
@@ -153,7 +159,7 @@ def _changes(rows: Sequence[Row]) -> Section:
 
 
 def _step(step: Any) -> str:
-    return f"{100 * step[0]:.0f} % to {100 * step[1]:.0f} %: " if isinstance(step, list) and len(step) == 2 else ""
+    return "" if step is None else f"{100 * step[0]:.0f} % to {100 * step[1]:.0f} %: "
 
 
 def _percents(name: str) -> Any:
@@ -188,11 +194,11 @@ def row_figures(row: Row) -> Iterator[Figure]:
     if row.get("error_points") is not None:
         drift, error = row["figures"].get("solo_drift"), row["error_points"]
         chance: tuple[float | None, float | None] = (None, None)
-        if isinstance(drift, int | float):
+        if drift is not None:
             points = 100 * max(row["delivered"], default=0.0) * drift / 2
             chance = (error - points, error + points)
         yield Figure(_key(row), "points off the quota", error, -1, "{:.2f}", *chance)
     if row.get("of_allowed") is not None:
         yield Figure(_key(row), "of allowed", row["of_allowed"], 1)
-    if isinstance(row["figures"].get("p99_times_solo"), int | float):
+    if row["figures"].get("p99_times_solo") is not None:
         yield Figure(_key(row), "p99 / solo", row["figures"]["p99_times_solo"], -1)

@@ -73,7 +73,8 @@ def _document(
 def _about(result: Result) -> str:
     content = result.content
     versions = content.get("versions")
-    told = [str(content["date"])] if isinstance(content.get("date"), str) else []
+    told = ["cut short"] if content.get("complete") is False else []
+    told += [str(content["date"])] if isinstance(content.get("date"), str) else []
     if isinstance(versions, dict):
         told += [f"{name} {version}" for name, version in versions.items()]
     speed = content.get("speed")

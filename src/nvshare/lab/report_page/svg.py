@@ -64,7 +64,7 @@ def ticks(low: float, high: float, about: int = 6) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(nice * power for nice in _NICE if nice * power >= raw * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(index * step, 10) for index in range(first, last + 1)]
+    return [_round(index * step) for index in range(first, last + 1)]
 
 
 def ceiling(value: float, about: int = 6) -> float:
@@ -73,7 +73,12 @@ def ceiling(value: float, about: int = 6) -> float:
         return 1.0
     step = ticks(0.0, value, about)
     width = step[1] if len(step) > 1 else value
-    return round(math.ceil(value / width - 1e-9) * width, 10)
+    return _round(math.ceil(value / width - 1e-9) * width)
+
+
+def _round(value: float) -> float:
+    """Without the digits that sums leave behind."""
+    return float(f"{value:.10g}")
 
 
 @dataclass
