@@ -13,6 +13,7 @@ SUBCOMMANDS = {
     "run": "run a command with its GPU shared",
     "launch": "run a command on many workers, each with its GPU or its part of one",
     "stress": "prove leases, launches and shutdown, on real or simulated GPUs",
+    "doctor": "find out what keeps this machine from sharing, and what to do about it",
     "env": "print what a shell or container needs to take part",
     "sim": "start, show and end simulated nodes",
     "demo": "a short demonstration on the real or a simulated GPU",
