@@ -18,6 +18,7 @@ SUBCOMMANDS = {
     "sim": "start, show and end simulated nodes",
     "demo": "a short demonstration on the real or a simulated GPU",
     "bench": "measure: the scenarios of the published table",
+    "report": "show or compare what was measured, as tables and a page",
 }
 
 
