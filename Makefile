@@ -29,7 +29,7 @@ native: $(if $(SYSTEM_CMAKE),,$(READY)) ## build libnvshare.so and the simulated
 	@$(CMAKE) --build $(NATIVE) -j $(JOBS)
 
 demo: $(READY) native ## a short demonstration, on simulated GPUs where there is no real one
-	@$(BIN)/nvshare demo --json build/demo.json
+	@$(BIN)/nvshare demo --json build/demo.json --html build/demo.html
 
 test: $(READY) native ## all tests that need no GPU and no cluster
 	$(BIN)/pytest -n $(JOBS) -m "not simulated and not sanitizer"

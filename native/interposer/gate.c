@@ -18,6 +18,7 @@
 #define PATIENCE 4                  /* usual lengths of a submission, per submission that is let through */
 #define BURST 16                    /* then twice as long between them */
 #define DOUBLINGS 10
+#define CLOSER 8 /* submissions: one of so many is measured when all are looked at more closely */
 
 _Atomic uint32_t nvs_gate;
 __thread struct nvs_thread *nvs_self;
@@ -138,9 +139,12 @@ static void take_pass(struct nvs_thread *self, uint32_t word)
 	if (self->pass == word)
 		return;
 	bool paced = (word & NVS_GATE_STATE) == NVS_GATE_PACED;
+	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed);
 	self->pass = word;
 	self->next_pace = paced ? 0 : UINT64_MAX;
-	self->next_sample = atomic_load_explicit(&self->submissions, memory_order_relaxed);
+	/* In a turn not always the very next one: the first after a wait may be unlike those that follow it. */
+	uint64_t next = paced ? count + nvs_meter_any(self, CLOSER) : count;
+	self->next_sample = paced && self->next_sample < next ? self->next_sample : next;
 	if (paced && atomic_load(&used_since) == 0 && atomic_compare_exchange_strong(&used_since, &none, nvs_now_ns()))
 		nvs_link_wake();
 }
@@ -239,8 +243,9 @@ static uint32_t epoch; /* of the gate's word; link thread only */
 
 void nvs_gate_look_closer(void)
 {
-	if (nvs_gate_state() == NVS_GATE_OPEN)
-		atomic_store(&nvs_gate, NVS_GATE_OPEN | (epoch += NVS_GATE_EPOCH));
+	enum nvs_gate_state state = nvs_gate_state();
+	if (state == NVS_GATE_OPEN || state == NVS_GATE_PACED)
+		atomic_store(&nvs_gate, state | (epoch += NVS_GATE_EPOCH));
 }
 
 void nvs_gate_open(enum nvs_gate_state how)

@@ -109,8 +109,8 @@ static inline void nvs_gate_leave(void)
 
 /* Link thread only. */
 void nvs_gate_open(enum nvs_gate_state how); /* any but SHUT; wakes all who wait */
-/* Let every thread measure its next submission: how often it does follows from what earlier ones took, and those that
- * come now may take a thousand times as long. */
+/* Let every thread measure one of its next submissions, and mark the next one where they are paced: how often it does
+ * follows from what earlier ones took, and those that come now may take a thousand times as long. */
 void nvs_gate_look_closer(void);
 void nvs_gate_shut(void); /* from now on submitters wait; says nothing about work under way */
 /* Shut, wait for flags, wait for all submitted work; if that does not end, also for single submissions of those who

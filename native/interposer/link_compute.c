@@ -15,6 +15,7 @@
 #define QUIET_FIRST_NS (100 * NVS_NS_PER_US)
 #define FOLLOW_NS (500 * NVS_NS_PER_US)
 #define LATER_NS NVS_NS_PER_MS
+#define CLOSER_EVERY_NS (2 * NVS_NS_PER_MS)
 #define LAG_NS (4 * NVS_NS_PER_MS) /* used time that may turn out to be a gap is not told yet */
 
 static enum { NONE, RUNNING, CLOSING } phase;
@@ -28,6 +29,7 @@ static struct {
 	uint64_t begun_with; /* submissions */
 	uint64_t submissions;
 	uint64_t pause; /* until the next look, while nothing is submitted, ns */
+	uint64_t closer_at;
 	/* closing */
 	uint64_t idle_since; /* unless more than `submissions` went through; 0: it was not idle */
 	enum nvs_turn_reason reason;
@@ -111,11 +113,11 @@ static void send_over(struct nvs_gpu *gpu, enum nvs_turn_reason reason, uint64_t
 	if (compute->number == 0)
 		return;
 	/* Samples can miss: where long and short kernels take turns they are few, and each speaks for its neighbours.
-	 */
-	uint64_t crowded = nvs_pace_crowded_us(gpu->device) - compute->crowded_at, used_us = used / NVS_NS_PER_US;
+	 * What was seen in flight at every look is sure. */
+	uint64_t behind = nvs_pace_behind_us(gpu->device) - compute->behind_at, used_us = used / NVS_NS_PER_US;
 	uint64_t busy = nvs_meter_busy_us(gpu->device);
 	busy = busy > compute->busy_at ? busy - compute->busy_at : 0;
-	busy = busy > crowded ? busy : crowded;
+	busy = busy > behind ? busy : behind;
 	compute->asked = compute->asked || someone_waits();
 	struct nvs_turn_over over = {
 		.gpu = (uint32_t)(gpu - nvs_link.gpus),
@@ -222,7 +224,7 @@ static void begin_turn(void)
 	turn = (typeof(turn)){0};
 	FOR_EACH_NEEDED (gpu) {
 		gpu->compute.busy_at = nvs_meter_busy_us(gpu->device);
-		gpu->compute.crowded_at = nvs_pace_crowded_us(gpu->device);
+		gpu->compute.behind_at = nvs_pace_behind_us(gpu->device);
 	}
 	turn.begun_with = nvs_gate_submissions();
 	nvs_gate_watch(leftover || someone_waits() ? now : 0);
@@ -317,6 +319,10 @@ static uint64_t next_look(uint64_t now)
 	turn.submissions = submissions;
 	nvs_meter_poll();
 	uint64_t pending = nvs_pace_pending();
+	if (more && pending == 0 && now >= turn.closer_at + CLOSER_EVERY_NS) {
+		turn.closer_at = now;
+		nvs_gate_look_closer(); /* those without a marker may be long */
+	}
 	if (more || pending != 0) {
 		turn.pause = 0;
 		return now + between(pending / 2, more ? FOLLOW_NS : QUIET_FIRST_NS, LATER_NS);

@@ -24,12 +24,12 @@ struct nvs_compute {
 	bool needed;        /* submissions need a turn */
 	uint32_t in_flight; /* work that may be in flight in a turn, us; 0: not said */
 	bool asked;
-	uint64_t number;     /* of the turn; 0: none */
-	uint64_t over;       /* of the last one that was over, since registration */
-	uint64_t since;      /* the turn was given, ns */
-	uint64_t length;     /* ns from then; 0: until told */
-	uint64_t busy_at;    /* what the meter said when it began, us */
-	uint64_t crowded_at; /* the same of the pace, us */
+	uint64_t number;    /* of the turn; 0: none */
+	uint64_t over;      /* of the last one that was over, since registration */
+	uint64_t since;     /* the turn was given, ns */
+	uint64_t length;    /* ns from then; 0: until told */
+	uint64_t busy_at;   /* what the meter said when it began, us */
+	uint64_t behind_at; /* the same of the pace, us */
 };
 
 struct nvs_gpu {

@@ -9,9 +9,8 @@
 
 #define SAMPLE_EVERY_NS (4 * NVS_NS_PER_MS) /* of GPU time */
 #define STRIDE_MAX 1024u
-#define SHORT_NS NVS_NS_PER_MS
-#define STRIDE_SHORT 32u       /* at least, for short work: a sample costs some 400 instructions, a plain launch 45 */
-#define SPIKE 8                /* how far one sample may be above the typical ones and still count in full as typical */
+#define MIXED 4 /* where long and short ones take turns, typical ones are short: the mean counts by a part */
+#define SPIKE 8 /* how far one sample may be above the typical ones and still count in full as typical */
 #define STRIDE_UNKNOWN_MAX 64u /* while no sample has come back */
 #define RETRY_AFTER 16u        /* submissions, when one could not be measured */
 #define AVERAGE_OVER 8         /* samples */
@@ -60,19 +59,26 @@ static uint32_t next_random(struct nvs_thread *self)
 	return self->random = x;
 }
 
+uint32_t nvs_meter_any(struct nvs_thread *self, uint32_t count)
+{
+	return next_random(self) % count;
+}
+
 uint64_t nvs_meter_vary(struct nvs_thread *self, uint64_t stride)
 {
-	return stride < 4 ? stride : stride * 3 / 4 + next_random(self) % (stride / 2 + 1);
+	return stride < 2 ? stride : stride * 3 / 4 + next_random(self) % (stride / 2 + 1);
 }
 
 static uint64_t next_stride(struct device_meter *meter, struct nvs_thread *self)
 {
-	uint64_t cost = atomic_load_explicit(&meter->typical_ns, memory_order_relaxed);
+	uint64_t cost = atomic_load_explicit(&meter->cost_ns, memory_order_relaxed) / MIXED;
+	uint64_t typical = atomic_load_explicit(&meter->typical_ns, memory_order_relaxed);
 	uint64_t stride;
 	/* The first submissions say little about those that follow. */
 	uint64_t first = 1ull << clamp(atomic_fetch_add(&meter->begun, 1), 0, 31);
+	cost = cost > typical ? cost : typical;
 	if (cost != 0)
-		stride = clamp(SAMPLE_EVERY_NS / cost, cost < SHORT_NS ? STRIDE_SHORT : 1, STRIDE_MAX);
+		stride = clamp(SAMPLE_EVERY_NS / cost, 1, STRIDE_MAX);
 	else
 		stride = STRIDE_UNKNOWN_MAX;
 	return nvs_meter_vary(self, clamp(stride, 1, first));

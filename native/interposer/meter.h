@@ -49,10 +49,10 @@ struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32
 /* False: it takes so long that what is waited for may itself wait for what comes after this submission. */
 bool nvs_pace_wait(struct nvs_pace *pace);
 void nvs_pace_mark(struct nvs_thread *self, CUstream stream);
-/* Threads that wait for the GPU to catch up, and for how long there have been such, in all: while one waits, the GPU
- * has work of this process. */
+/* Threads that wait for the GPU to catch up. */
 uint32_t nvs_pace_waiting(void);
-uint64_t nvs_pace_crowded_us(CUdevice device);
+/* For how long work of this process was seen in flight, in all; seen by nvs_pace_pending. */
+uint64_t nvs_pace_behind_us(CUdevice device);
 void nvs_pace_after_fork(void);
 /* How long the work in flight takes, as far as markers tell, ns; not while a submission passes. */
 uint64_t nvs_pace_pending(void);
@@ -61,6 +61,8 @@ uint64_t nvs_pace_pending(void);
  * in case that is more. */
 uint32_t nvs_meter_window(CUdevice device, uint64_t recent_ns);
 uint64_t nvs_meter_cost(CUdevice device);
+/* One of 0 to count - 1. */
+uint32_t nvs_meter_any(struct nvs_thread *self, uint32_t count);
 /* About so many, a quarter more or less, so that what goes round in a loop is not met at the same place for ever. */
 uint64_t nvs_meter_vary(struct nvs_thread *self, uint64_t stride);
 

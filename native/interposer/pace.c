@@ -19,28 +19,19 @@
 #define PATIENCE 4 /* usual lengths of a submission */
 #define PATIENCE_NS (100 * NVS_NS_PER_MS)
 
+#define LATENCY_NS (100 * NVS_NS_PER_US) /* what is in flight for longer keeps the GPU at work */
+
 static _Atomic uint32_t waiting;
-static _Atomic uint64_t crowded_ns[NVS_MAX_DEVICES]; /* in which somebody waited */
-static _Atomic uint64_t crowded_until[NVS_MAX_DEVICES];
+static _Atomic uint64_t behind_ns[NVS_MAX_DEVICES]; /* in which work was in flight, as far as it was seen */
 
 uint32_t nvs_pace_waiting(void)
 {
 	return atomic_load(&waiting);
 }
 
-uint64_t nvs_pace_crowded_us(CUdevice device)
+uint64_t nvs_pace_behind_us(CUdevice device)
 {
-	return nvs_is_managed(device) ? atomic_load(&crowded_ns[device]) / NVS_NS_PER_US : 0;
-}
-
-/* A thread waited from then till now; of what another one waited through as well only the rest counts. */
-static void note_crowded(CUdevice device, uint64_t since)
-{
-	if (!nvs_is_managed(device))
-		return;
-	uint64_t now = nvs_now_ns(), counted = atomic_exchange(&crowded_until[device], now);
-	uint64_t from = counted > since ? counted : since;
-	atomic_fetch_add(&crowded_ns[device], now > from ? now - from : 0);
+	return nvs_is_managed(device) ? atomic_load(&behind_ns[device]) / NVS_NS_PER_US : 0;
 }
 
 void nvs_pace_after_fork(void)
@@ -210,7 +201,6 @@ bool nvs_pace_wait(struct nvs_pace *pace)
 	if (marker.event == NULL)
 		return true;
 	atomic_fetch_add(&waiting, 1);
-	uint64_t since = nvs_now_ns();
 	CUstreamCaptureMode mode = nvs_relax();
 	bool reached = true;
 	if (nvs_context_count(NVS_ANY_DEVICE) > 1) {
@@ -221,7 +211,6 @@ bool nvs_pace_wait(struct nvs_pace *pace)
 		nvs_real.cuEventSynchronize(marker.event);
 	}
 	nvs_unrelax(mode);
-	note_crowded(device, since);
 	atomic_fetch_sub(&waiting, 1);
 	pthread_mutex_lock(&pace->lock);
 	if (reached && word == atomic_load(&nvs_gate))
@@ -264,24 +253,48 @@ void nvs_pace_mark(struct nvs_thread *self, CUstream stream)
 
 static uint64_t most_pending; /* of those visited, ns; guarded by nvs_streams_lock */
 
+/* Work was in flight from the moment its marker was set: for what of that time nobody had seen it yet, the GPU was
+ * behind. The lock is held. */
+static void note_behind(struct nvs_pace *pace, const struct nvs_marker *oldest, uint64_t now)
+{
+	CUdevice device = atomic_load(&pace->context->device);
+	uint64_t from = larger(oldest->set_at, pace->looked_at);
+	if (now > oldest->set_at + LATENCY_NS && now > from && nvs_is_managed(device))
+		atomic_fetch_add(&behind_ns[device], now - from);
+}
+
+/* How long the GPU has been at the oldest of them, at least. The lock is held. */
+static uint64_t run_already(struct nvs_pace *pace, const struct nvs_marker *oldest, uint64_t now)
+{
+	if (oldest->before != pace->oldest) {
+		pace->oldest = oldest->before;
+		pace->oldest_since = pace->looked_at == 0 || oldest->set_at > pace->looked_at ? oldest->set_at : now;
+	}
+	return now - pace->oldest_since;
+}
+
 static bool look_at_pending(struct nvs_context *context)
 {
-	uint64_t rest = 0, since = 0;
-	uint32_t ahead = 0;
+	uint64_t rest = 0;
+	const struct nvs_marker *oldest = NULL;
 	struct nvs_pace *pace = &context->pace;
 	pthread_mutex_lock(&pace->lock);
-	uint64_t cost = cost_in(pace);
+	uint64_t cost = cost_in(pace), now = nvs_now_ns();
 	for (uint32_t i = 0; i < NVS_MARKERS; i++) {
-		if (reached(&pace->markers[i]))
+		const struct nvs_marker *marker = &pace->markers[i];
+		if (reached(marker))
 			continue;
-		rest += pace->markers[i].count * cost;
-		since = pace->markers[i].set_at;
-		ahead++;
+		rest += marker->count * cost;
+		if (marker->state == NVS_MARKER_RECORDED && (oldest == NULL || marker->before < oldest->before))
+			oldest = marker;
 	}
+	if (oldest != NULL) {
+		uint64_t run = run_already(pace, oldest, now), whole = oldest->count * cost;
+		note_behind(pace, oldest, now);
+		rest -= run < whole ? run : whole;
+	}
+	pace->looked_at = now;
 	pthread_mutex_unlock(&pace->lock);
-	/* Of several it is not known since when the first one runs. */
-	uint64_t run = ahead == 1 && since != 0 ? nvs_now_ns() - since : 0;
-	rest = rest > run ? rest - run : 0;
 	most_pending = larger(rest, most_pending);
 	return true;
 }

@@ -50,6 +50,10 @@ struct nvs_pace {
 	uint64_t waited;     /* its `before`; 0: none */
 	uint64_t reached_at; /* ns */
 	uint32_t word;       /* of the gate, then */
+	/* What the link thread saw when it looked. */
+	uint64_t looked_at;    /* ns */
+	uint64_t oldest;       /* `before` of the oldest marker ahead of the GPU */
+	uint64_t oldest_since; /* at the latest the GPU has been at it, ns */
 	struct nvs_context *context;
 };
 

@@ -1,8 +1,24 @@
 /* Contexts: each takes its share of the card and has a queue of its own. */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "sim.h"
 #include "vspace.h"
+
+enum { PROHIBITED = 2, EXCLUSIVE_PROCESS = 3 };
+
+/* What the card's compute mode says to a new context of ours. Lock held. */
+static bool is_allowed(const struct nvs_node *node, unsigned gpu)
+{
+	bool alone = true;
+	for (uint32_t i = 0; i < node->slot_top; i++) {
+		const struct nvs_slot *slot = &node->slots[i];
+		bool other = slot->pid != 0 && slot->pid != getpid();
+		alone = alone && !(other && slot->gpu == gpu && slot->has_context);
+	}
+	int mode = node->setup.compute_mode;
+	return mode != PROHIBITED && (mode != EXCLUSIVE_PROCESS || alone);
+}
 
 static CUresult context_new(CUdevice device, unsigned flags, CUcontext *out)
 {
@@ -13,14 +29,15 @@ static CUresult context_new(CUdevice device, unsigned flags, CUcontext *out)
 	struct nvs_effect *effects = calloc(NVS_RING, sizeof(*effects));
 	struct nvs_node *node = nvs_process.node;
 	nvs_node_lock(node);
-	int slot = ctx == NULL || effects == NULL
+	bool allowed = is_allowed(node, (unsigned)gpu);
+	int slot = ctx == NULL || effects == NULL || !allowed
 			   ? -1
 			   : nvs_slot_claim(node, (unsigned)gpu, true, node->profile.context_bytes);
 	nvs_node_unlock(node);
 	if (slot < 0) {
 		free(ctx);
 		free(effects);
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return allowed ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_DEVICE_UNAVAILABLE;
 	}
 	*ctx = (struct CUctx_st){.magic = NVS_CONTEXT,
 		.device = device,

@@ -149,6 +149,7 @@ enum attribute {
 	CLOCK_RATE = 13,
 	MULTIPROCESSOR_COUNT = 16,
 	CAN_MAP_HOST_MEMORY = 19,
+	COMPUTE_MODE = 20,
 	CONCURRENT_KERNELS = 31,
 	PCI_BUS_ID = 33,
 	MAX_THREADS_PER_MULTIPROCESSOR = 39,
@@ -165,8 +166,9 @@ enum attribute {
 	MEMORY_POOLS_SUPPORTED = 115,
 };
 
-static int attribute_value(const struct nvs_profile *profile, unsigned gpu, int attribute)
+static int attribute_value(const struct nvs_node *node, unsigned gpu, int attribute)
 {
+	const struct nvs_profile *profile = &node->profile;
 	switch ((enum attribute)attribute) {
 	case MAX_THREADS_PER_BLOCK:
 	case MAX_BLOCK_DIM_X:
@@ -188,6 +190,8 @@ static int attribute_value(const struct nvs_profile *profile, unsigned gpu, int 
 		return 1500000;
 	case MULTIPROCESSOR_COUNT:
 		return profile->multiprocessors;
+	case COMPUTE_MODE:
+		return node->setup.compute_mode;
 	case PCI_BUS_ID:
 		return (int)gpu + 1;
 	case ASYNC_ENGINE_COUNT:
@@ -217,7 +221,7 @@ NVS_API cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 	CUresult result = begin_device(device, value, &gpu);
 	if (result != CUDA_SUCCESS)
 		return result;
-	*value = attribute_value(&nvs_process.node->profile, gpu, attribute);
+	*value = attribute_value(nvs_process.node, gpu, attribute);
 	return nvs_end(attribute > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 

@@ -15,6 +15,7 @@ static const struct error errors[] = {
 	ERROR(CUDA_ERROR_OUT_OF_MEMORY, "out of memory"),
 	ERROR(CUDA_ERROR_NOT_INITIALIZED, "initialization error"),
 	ERROR(CUDA_ERROR_DEINITIALIZED, "driver shutting down"),
+	ERROR(CUDA_ERROR_DEVICE_UNAVAILABLE, "CUDA-capable device(s) is/are busy or unavailable"),
 	ERROR(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected"),
 	ERROR(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"),
 	ERROR(CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid"),

@@ -38,6 +38,15 @@ static void after_fork(void)
 	nvs_process.forked = true;
 }
 
+/* The card with this number, as CUDA counts them. */
+static unsigned numbered(uint32_t index)
+{
+	const struct nvs_node *node = nvs_process.node;
+	const char *order = getenv("CUDA_DEVICE_ORDER");
+	bool by_bus = node->setup.cuda_reversed == 0 || (order != NULL && strcmp(order, "PCI_BUS_ID") == 0);
+	return by_bus ? index : node->gpu_count - 1 - index;
+}
+
 /* One entry of CUDA_VISIBLE_DEVICES: an index, or a UUID or its beginning. -1: names no card. */
 static int find_gpu(const char *entry)
 {
@@ -50,7 +59,8 @@ static int find_gpu(const char *entry)
 	}
 	char *end = NULL;
 	long index = strtol(entry, &end, 10);
-	return end != entry && *end == '\0' && index >= 0 && index < (long)node->gpu_count ? (int)index : -1;
+	bool known = end != entry && *end == '\0' && index >= 0 && index < (long)node->gpu_count;
+	return known ? (int)numbered((uint32_t)index) : -1;
 }
 
 /* As the real driver: the list ends at the first entry that names no card, or one named before. */
@@ -59,9 +69,11 @@ static void find_devices(void)
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	char list[1024], *rest = NULL;
 	nvs_process.device_count = 0;
+	if (nvs_process.node->setup.mig_mode != 0)
+		return;
 	if (visible == NULL) {
 		for (uint32_t i = 0; i < nvs_process.node->gpu_count; i++)
-			nvs_process.devices[nvs_process.device_count++] = i;
+			nvs_process.devices[nvs_process.device_count++] = numbered(i);
 		return;
 	}
 	snprintf(list, sizeof(list), "%s", visible);

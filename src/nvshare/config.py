@@ -170,6 +170,30 @@ class Environment:
         return variable.default if value is None else value
 
 
+_SETTINGS = tuple(value for value in globals().copy().values() if isinstance(value, Variable))
+_OTHER_NAMES = frozenset(
+    "NVSHARE_" + name
+    for name in (
+        "SOCK", "DISABLE_SWAP", "LEASE", "WORKER", "STRESS", "POD_NAME", "POD_NAMESPACE", "SIM_NODE", "SIM_HOST_MEMORY",
+    )
+)  # fmt: skip
+
+
+def unusable_settings(environ: Mapping[str, str]) -> list[str]:
+    """One line for every setting whose value cannot be used."""
+    environment = Environment(environ)
+    for variable in _SETTINGS:
+        environment.given(variable)
+    return environment.warnings
+
+
+def unknown_settings(environ: Mapping[str, str]) -> list[str]:
+    """Variables that look like settings of ours and are none. Those that Kubernetes makes of services do not count."""
+    known = _OTHER_NAMES.union(variable.name for variable in _SETTINGS)
+    named = (name for name in sorted(environ) if name.startswith("NVSHARE_") and name not in known)
+    return [name for name in named if not re.search(r"_(SERVICE|PORT)(_|$)", name)]
+
+
 @dataclass(frozen=True)
 class SchedulerConfig:
     """What a scheduler starts with. ``defaulted`` names the fields nobody set, for the log."""
@@ -290,7 +314,8 @@ def find_socket(environ: Mapping[str, str] | None = None, system: Path = SYSTEM_
     chosen = environ.get("NVSHARE_SOCK", "")
     if chosen:
         return Path(chosen)
-    return system if system.exists() else user_socket(environ)
+    # One that we may not even look at is not there for us, as for the library.
+    return system if os.path.exists(system) else user_socket(environ)
 
 
 def scheduler_socket(user: bool, environ: Mapping[str, str] | None = None) -> Path:

@@ -26,9 +26,14 @@ def _directory() -> Path:
     raise NativeMissing(f"libnvshare.so is not built (looked in {', '.join(map(str, candidates))}); run: make native")
 
 
+def built_interposer() -> Path:
+    """``libnvshare.so`` under whatever path it has; what may be preloaded is ``interposer``."""
+    return _directory() / "libnvshare.so"
+
+
 def interposer() -> Path:
     """``libnvshare.so``, to be preloaded into applications: under a path that the loader takes as one."""
-    return _under_safe_name(_directory() / "libnvshare.so", "LD_PRELOAD", " :$")
+    return _under_safe_name(built_interposer(), "LD_PRELOAD", " :$")
 
 
 def simulated_driver() -> Path:

@@ -28,6 +28,11 @@ def start_time(pid: int) -> int:
     return 0 if not fields or fields[0] in b"ZXx" else int(fields[19])
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether it was halted by a signal or a debugger."""
+    return _stat(pid)[:1] in ([b"T"], [b"t"])
+
+
 def kill(pid: int, patience: float) -> bool:
     """SIGKILL, and wait until all of it is gone; False when that takes too long. A process whose first thread is dead
     may have others that still hold its files and sockets."""

@@ -207,7 +207,7 @@ static void a_closer_look_measures_what_comes_next(void)
 		fake_submit(NULL);
 	CHECK(nvs_gate_drain(60000));
 	nvs_meter_poll();
-	/* WHEN a closer look is asked for, or a turn begins THEN the next submission is measured */
+	/* WHEN a closer look is asked for THEN the next submission is measured; in a turn, one of the next eight */
 	uint64_t before = fake.timing_events_recorded;
 	nvs_gate_look_closer();
 	CHECK(nvs_gate_state() == NVS_GATE_OPEN);
@@ -215,8 +215,9 @@ static void a_closer_look_measures_what_comes_next(void)
 	CHECK(fake.timing_events_recorded == before + 2);
 	CHECK(nvs_gate_close(60000, NULL));
 	nvs_gate_open(NVS_GATE_PACED);
-	fake_submit(NULL);
-	CHECK(fake.timing_events_recorded == before + 4);
+	for (int i = 0; i < 8; i++)
+		fake_submit(NULL);
+	CHECK(fake.timing_events_recorded >= before + 4);
 	CHECK(nvs_gate_close(60000, NULL));
 	nvs_gate_open(NVS_GATE_OPEN);
 }

@@ -156,6 +156,50 @@ static void a_turn_until_told_is_kept_when_idle_and_gaps_are_not_used_time(void)
 	CHECK(over.busy_us > 0);
 }
 
+/* Steps of a short and a long kernel, a few of them in flight, as frameworks make them that wait for the GPU
+ * themselves.
+ */
+#define LONG_NS (20 * NVS_NS_PER_MS)
+
+static void alternate(void)
+{
+	static int count;
+	fake.cost = count++ % 2 == 0 ? NVS_NS_PER_US : LONG_NS;
+}
+
+static void *submit_steps(void *steps)
+{
+	for (int i = 0; i < *(int *)steps; i++) {
+		while (fake_in_flight() > 4)
+			nvs_sleep_ns(NVS_NS_PER_MS);
+		burst(2);
+	}
+	return NULL;
+}
+
+static void long_kernels_between_short_ones_keep_the_gpu_busy(void)
+{
+	taking_turns();
+	int few = 2000, steps = 20;
+	fake.cost = NVS_NS_PER_US;
+	pthread_t submitter = start_submitting(few); /* what was measured before is far too short */
+	expect_asked(0);
+	turn_ok(0, 1, 0);
+	pthread_join(submitter, NULL);
+	wait_until_idle_is_known();
+	end_turn(0, 1);
+	expect_ended(1, NVS_TURN_TOLD);
+	fake.on_launch = alternate;
+	CHECK(pthread_create(&submitter, NULL, submit_steps, &steps) == 0);
+	expect_asked(0);
+	turn_ok(0, 2, 0);
+	pthread_join(submitter, NULL);
+	wait_until_idle_is_known();
+	end_turn(0, 2);
+	struct nvs_turn_over over = expect_ended(2, NVS_TURN_TOLD);
+	CHECK(over.used_us >= 20 * LONG_NS / NVS_NS_PER_US && over.busy_us >= over.used_us * 8 / 10);
+}
+
 static void an_idle_turn_that_is_given_a_length_ends(void)
 {
 	taking_turns();
@@ -486,6 +530,7 @@ int main(void)
 	RUN(what_is_in_flight_at_the_end_is_told_at_once);
 	RUN(an_idle_turn_with_a_length_is_given_up);
 	RUN(a_turn_until_told_is_kept_when_idle_and_gaps_are_not_used_time);
+	RUN(long_kernels_between_short_ones_keep_the_gpu_busy);
 	RUN(an_idle_turn_that_is_given_a_length_ends);
 	RUN(a_repeated_number_changes_the_length);
 	RUN(the_next_turn_may_begin_while_the_last_one_still_drains);

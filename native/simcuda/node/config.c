@@ -46,6 +46,9 @@ static const struct field fields[] = {
 	{"compute_minor", INT, AT(profile.compute_minor)},
 	{"multiprocessors", INT, AT(profile.multiprocessors)},
 	{"uuid", UUID, AT(gpus[0].uuid)},
+	{"compute_mode", INT, AT(setup.compute_mode)},
+	{"mig_mode", INT, AT(setup.mig_mode)},
+	{"cuda_reversed", INT, AT(setup.cuda_reversed)},
 };
 #define FIELDS (sizeof(fields) / sizeof(fields[0]))
 _Static_assert(FIELDS <= 32, "one bit each says which were seen");

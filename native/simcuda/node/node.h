@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define NVS_NODE_MAGIC 0x65726168736e7673ull
-#define NVS_NODE_VERSION 2u /* of the layout below; sim.py checks the same number */
+#define NVS_NODE_VERSION 3u /* of the layout below; sim.py checks the same number */
 #define NVS_GPUS 16
 #define NVS_SLOTS 256
 #define NVS_ACCOUNTS 1024
@@ -38,6 +38,14 @@ struct nvs_profile {
 	double host_register_per_gib, host_alloc_per_gib;
 	double mem_create, mem_map, mem_set_access, mem_unmap, mem_release;
 	int32_t compute_major, compute_minor, multiprocessors, reserved;
+};
+
+/* How an administrator has set the cards up; all zero as they come. */
+struct nvs_setup {
+	int32_t compute_mode;  /* as in NVML: 0 default, 2 prohibited, 3 exclusive to one process */
+	int32_t mig_mode;      /* 1: on, without instances, so that CUDA shows no card */
+	int32_t cuda_reversed; /* 1: CUDA counts the cards from the last, unless CUDA_DEVICE_ORDER is PCI_BUS_ID */
+	int32_t reserved;
 };
 
 /* What is counted, in the order in which sim.py reads it. */
@@ -149,6 +157,7 @@ struct nvs_node {
 	char boot_id[40];
 	char name[64];
 	struct nvs_profile profile;
+	struct nvs_setup setup;
 	pthread_mutex_t lock;
 	uint32_t wake;     /* futex: bumped when waiting longer than was computed may be wrong */
 	uint32_t slot_top; /* no slot in use at or above */
@@ -177,7 +186,8 @@ void nvs_node_wake(struct nvs_node *node);
 void nvs_sim_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- config.c ---- */
-/* Read `directory`/node.conf into a zeroed node: name, speed, profile, UUIDs. False with the reason in `error`. */
+/* Read `directory`/node.conf into a zeroed node: name, speed, profile, setup, UUIDs. False with the reason in `error`.
+ */
 bool nvs_config_read(const char *directory, struct nvs_node *node, char *error, size_t size);
 
 /* ---- slots.c: processes ---- */

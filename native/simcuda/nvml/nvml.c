@@ -333,13 +333,27 @@ NVML nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned *mode)
 {
 	nvmlReturn_t result = check(device, mode);
 	if (result == NVML_SUCCESS)
-		*mode = 0; /* default: several contexts at once */
+		*mode = (unsigned)node->setup.compute_mode;
 	return result;
 }
 
 NVML nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
-	return ready() ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_UNINITIALIZED;
+	nvmlReturn_t result = check(device, current);
+	if (result != NVML_SUCCESS || pending == NULL)
+		return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
+	if (node->setup.mig_mode == 0)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*current = *pending = 1;
+	return NVML_SUCCESS;
+}
+
+NVML nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count)
+{
+	nvmlReturn_t result = check(device, count);
+	if (result == NVML_SUCCESS)
+		*count = 0;
+	return result;
 }
 
 NVML nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)

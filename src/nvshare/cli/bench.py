@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from nvshare import config
 from nvshare.cli.options import INTERRUPTED, SIZE, fail
+from nvshare.cli.results import HTML, JSON, require_writable, write, write_json
 from nvshare.client.connection import SchedulerError
 from nvshare.gpu.cards import NoCards
 from nvshare.gpu.profiles import Profile, parse_node
@@ -174,52 +173,6 @@ def _show(title: str, rows: list[Row]) -> None:
         click.echo(sentence)
 
 
-def require_writable(path: Path | None) -> None:
-    """End at once, and not after minutes of work, when the result cannot be written; what is there stays until then."""
-    if path is None:
-        return
-    try:
-        there = path.exists()
-        with path.open("a"):
-            pass
-        if not there:
-            path.unlink()
-    except OSError as error:
-        fail(f"--json {path}: cannot be written ({error.strerror})", 2)
-
-
-def write_json(path: Path, conditions: dict[str, Any], rows: list[Row], sentences: list[str]) -> None:
-    """The result as a file, for machines. ``conditions`` say what it was measured on; only real cards are real."""
-    source = rows[0].source
-    content = {
-        "simulated": source != "gpu",
-        "source": source,
-        **conditions,
-        "rows": [row.to_dict() for row in rows],
-        "findings": sentences,
-    }
-    replace_json(path, content)
-
-
-def replace_json(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all: who is interrupted keeps what was written before."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        aside.write_text(json.dumps(content, indent=2) + "\n")
-        aside.replace(path)
-    except OSError as error:
-        fail(f"--json {path}: cannot be written ({error.strerror})", 1)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def _write(path: Path | None, source: str, rows: list[dict[str, Any]]) -> None:
-    if path is not None:
-        content = {"simulated": source != "gpu", "source": source, "rows": rows}
-        replace_json(path, content)
-        click.echo(f"\nrows written to {path}")
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Measure: in the model, on a simulated node, or on the GPUs of this machine.
@@ -245,9 +198,6 @@ _SIM = click.option(
     metavar="NODE",
     help="Real processes on a simulated node of its own, e.g. 2xT4.",
 )
-_JSON = click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file."
-)
 
 
 def _speed(default: float) -> Callable[[Any], Any]:
@@ -266,7 +216,8 @@ def _speed(default: float) -> Callable[[Any], Any]:
     type=click.FloatRange(0, 1, min_open=True),
     help="Part of the iterations to run. Default: all; simulated: what takes a few seconds.",
 )
-@_JSON
+@JSON
+@HTML
 @click.option(
     "--scale",
     callback=_scale,
@@ -281,6 +232,7 @@ def mission_command(
     tests: tuple[int, ...],
     shorten: float | None,
     json_path: Path | None,
+    html_path: Path | None,
     scale: dict[str, float],
 ) -> None:
     """The published table: tasks alone, together and mostly idle, against plain runs.
@@ -296,7 +248,7 @@ def mission_command(
     spec = _one_of(model_spec, sim_spec)
     if scale and not spec:
         raise click.UsageError("--scale changes a modelled or simulated card: give --model or --sim too")
-    require_writable(json_path)
+    require_writable(json_path, html_path)
     with plain_errors():
         parts = _parts(shorten or 1.0)
         if spec is None:
@@ -311,16 +263,17 @@ def mission_command(
                     parts = mission.shortening(profile, _SOLO_WALL_SECONDS * speed, _TURNS_WALL_SECONDS * speed)
                 title, rows = _simulated_rows(spec, profile, gpus, speed, parts, tests)
     _show(title, rows)
-    if json_path is not None:
-        conditions = {
-            "node": title,
-            "spec": spec,
-            "speed": speed if sim_spec else 1.0,
-            "scale": scale,
-            "shorten": parts,
-        }
-        write_json(json_path, conditions, rows, findings(rows))
-        click.echo(f"\nrows written to {json_path}")
+    content = {
+        "node": title,
+        "spec": spec,
+        "speed": speed if sim_spec else 1.0,
+        "scale": scale,
+        "shorten": parts,
+        "rows": [row.to_dict() for row in rows],
+        "findings": findings(rows),
+    }
+    click.echo("")
+    write("mission", rows[0].source, content, json_path, html_path)
     sys.exit(0 if all(row.passed and row.recovered for row in rows) else 1)
 
 
@@ -372,6 +325,12 @@ def _card_memory(default: str) -> Callable[[Any], Any]:
     )
 
 
+def _write(
+    kind: str, backend: Backend, rows: list[dict[str, Any]], json_path: Path | None, html_path: Path | None
+) -> None:
+    write(kind, backend.source, {"node": backend.title, "rows": rows}, json_path, html_path)
+
+
 def _require(problem: str | None) -> None:
     """Refuse, before anything is started, what cannot be measured."""
     if problem is not None:
@@ -383,9 +342,15 @@ def _require(problem: str | None) -> None:
 @_SIM
 @_speed(1.0)
 @_card_memory("16GiB")
-@_JSON
+@JSON
+@HTML
 def eviction_command(
-    model_spec: str | None, sim_spec: str | None, speed: float, card_memory: int, json_path: Path | None
+    model_spec: str | None,
+    sim_spec: str | None,
+    speed: float,
+    card_memory: int,
+    json_path: Path | None,
+    html_path: Path | None,
 ) -> None:
     """Least eviction: how many bytes each switch moves, against what does not fit.
 
@@ -397,14 +362,14 @@ def eviction_command(
     Exit code 1 when a task failed, or a switch moved more than what does not fit and half a GiB.
     """
     _require(eviction.problem(card_memory))
-    require_writable(json_path)
+    require_writable(json_path, html_path)
     with plain_errors(_LARGE_NODE), _declared_card(model_spec, sim_spec, speed, card_memory) as card:
         rows = [
             eviction.measure(card.backend, sizes, card_memory, card.its, speed, ignore_progress)
             for sizes in eviction.CASES
         ]
-    click.echo(f"nvshare bench eviction on {card.backend.title}\n\n{eviction_table(rows)}")
-    _write(json_path, card.backend.source, [row.to_dict() for row in rows])
+    click.echo(f"nvshare bench eviction on {card.backend.title}\n\n{eviction_table(rows)}\n")
+    _write("eviction", card.backend, [row.to_dict() for row in rows], json_path, html_path)
     sys.exit(0 if all(row.passed for row in rows) else 1)
 
 
@@ -414,9 +379,16 @@ def eviction_command(
 @_speed(1.0)
 @_card_memory("16GiB")
 @click.option("--size", type=SIZE, default="12GiB", show_default=True, help="What each of the two tasks allocates.")
-@_JSON
+@JSON
+@HTML
 def swap_command(
-    model_spec: str | None, sim_spec: str | None, speed: float, card_memory: int, size: int, json_path: Path | None
+    model_spec: str | None,
+    sim_spec: str | None,
+    speed: float,
+    card_memory: int,
+    size: int,
+    json_path: Path | None,
+    html_path: Path | None,
 ) -> None:
     """Switches against the link's own limit: how fast two tasks that do not fit change places.
 
@@ -428,11 +400,11 @@ def swap_command(
     First the link is measured by plain driver calls: pinned copies one way, the other, and both from two processes.
     """
     _require(swap.problem(card_memory, size))
-    require_writable(json_path)
+    require_writable(json_path, html_path)
     with plain_errors(_LARGE_NODE), _declared_card(model_spec, sim_spec, speed, card_memory) as card:
         row = swap.measure(card.backend, card.link, size, card_memory, card.its, speed, ignore_progress)
-    click.echo(f"nvshare bench swap on {card.backend.title}\n\n{swap_report(row)}")
-    _write(json_path, card.backend.source, [row.to_dict()])
+    click.echo(f"nvshare bench swap on {card.backend.title}\n\n{swap_report(row)}\n")
+    _write("swap", card.backend, [row.to_dict()], json_path, html_path)
     sys.exit(0 if row.passed else 1)
 
 
@@ -474,19 +446,8 @@ def _compute_progress(total: float) -> Iterator[tuple[Callable[[float], None], C
         yield lambda seconds: bars.advance(bar, seconds), lambda row: bars.update(bar, description=row.what)
 
 
-def _write_compute(path: Path | None, bench: ComputeBench, rows: list[ComputeRow], complete: bool) -> None:
-    """After every row: a run that is cut short keeps what it found."""
-    if path is None:
-        return
-    source = bench.place.source
-    content = {
-        "simulated": source != "gpu",
-        "source": source,
-        **bench.conditions(),
-        "complete": complete,
-        "rows": [row.to_dict() for row in rows],
-    }
-    replace_json(path, content)
+def _compute_content(bench: ComputeBench, rows: list[ComputeRow], complete: bool) -> dict[str, Any]:
+    return {**bench.conditions(), "complete": complete, "rows": [row.to_dict() for row in rows]}
 
 
 @command.command("compute")
@@ -502,9 +463,15 @@ def _write_compute(path: Path | None, bench: ComputeBench, rows: list[ComputeRow
 @click.option(
     "--seconds", type=click.FloatRange(0.2, 60), default=8.0, show_default=True, help="Length of a measured window."
 )
-@_JSON
+@JSON
+@HTML
 def compute_command(
-    sim_spec: str | None, real: bool, parts: tuple[str, ...], seconds: float, json_path: Path | None
+    sim_spec: str | None,
+    real: bool,
+    parts: tuple[str, ...],
+    seconds: float,
+    json_path: Path | None,
+    html_path: Path | None,
 ) -> None:
     """What tasks get of a card's time, against their quotas and against native runs beside them.
 
@@ -524,7 +491,7 @@ def compute_command(
     """
     if real and sim_spec:
         raise click.UsageError("--real and --sim do not go together: choose one")
-    require_writable(json_path)
+    require_writable(json_path, html_path)
     rows: list[ComputeRow] = []
     with plain_errors("H200", modelled=False), _compute_place(sim_spec) as place:
         kit_for(place)
@@ -535,12 +502,11 @@ def compute_command(
             bench = ComputeBench(place, seconds, passed)
             for row in bench.rows(parts):
                 rows.append(row)
-                _write_compute(json_path, bench, rows, complete=False)
+                if json_path is not None:  # after every row: a run that is cut short keeps what it found
+                    write_json(json_path, "compute", place.source, _compute_content(bench, rows, complete=False))
                 found(row)
-    _write_compute(json_path, bench, rows, complete=True)
     click.echo(f"nvshare bench compute on {place.title}\n\n{compute_table(rows)}\n\n{verdict(rows)}")
     if place.source != "gpu":
         click.echo(simulated_note(place.source))
-    if json_path is not None:
-        click.echo(f"rows written to {json_path}")
+    write("compute", place.source, _compute_content(bench, rows, complete=True), json_path, html_path)
     sys.exit(0 if all(row.ok is not False for row in rows) else 1)

@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from nvshare.cli.bench import replace_json
 from nvshare.cli.options import OneLineCommand, ResultFile, fail
+from nvshare.cli.results import replace_file
 from nvshare.lab.concurrency import lines, picture
 from nvshare.lab.concurrency.story import Story, Unreadable, tell
 from nvshare.lab.concurrency.verdict import MIXED, PARALLEL, SERIAL, Verdict, evidence, judge
+from nvshare.lab.report_page.written import as_json
 
 KIND, VERSION = "concurrency", 1  # of the JSON
 _WIDTH = 80
@@ -43,9 +44,9 @@ def command(logs: tuple[str, ...], expect: str | None, json_path: Path | None, s
         fail(str(error), 2)
     _show(story, verdict)
     if json_path is not None:
-        replace_json(json_path, _content(story, verdict))
+        replace_file("--json", json_path, as_json(_content(story, verdict)) + "\n")
     if svg_path is not None:
-        svg_path.write_text(picture.svg(story, f"nvshare: {verdict.word}") + "\n")
+        replace_file("--svg", svg_path, picture.svg(story, f"nvshare: {verdict.word}") + "\n")
     if expect is not None and expect != verdict.word:
         click.echo(f"expected {expect}, seen {verdict.word}")
         sys.exit(1)

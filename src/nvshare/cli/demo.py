@@ -11,7 +11,8 @@ import click
 from rich.console import Console
 from rich.status import Status
 
-from nvshare.cli.bench import plain_errors, require_writable, write_json
+from nvshare.cli.bench import plain_errors
+from nvshare.cli.results import HTML, JSON, require_writable, write
 from nvshare.gpu.cards import NoCards
 from nvshare.gpu.profiles import parse_node
 from nvshare.lab import demo, places
@@ -55,10 +56,9 @@ def _introduce(place: Place) -> None:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file."
-)
-def command(json_path: Path | None) -> None:
+@JSON
+@HTML
+def command(json_path: Path | None, html_path: Path | None) -> None:
     """See nvshare work: one task alone, two at once, several mostly idle ones, and a memory quota.
 
     \b
@@ -67,7 +67,7 @@ def command(json_path: Path | None) -> None:
 
     Uses the real GPU if there is one, else a simulated node that is gone afterwards. Exit code 1 when a task failed.
     """
-    require_writable(json_path)
+    require_writable(json_path, html_path)
     console = Console(stderr=True)
     played = []
     with plain_errors(), _place() as place:
@@ -84,9 +84,13 @@ def command(json_path: Path | None) -> None:
     click.echo(f"{RULE}\n{summary_table(rows)}\n{RULE}")
     sentences = [scene.sentence(row) if row.passed else f"FAILED: {scene.title}." for scene, row in played]
     click.echo("\n".join(sentences))
-    if json_path is not None:
-        write_json(json_path, {"node": place.title, "speed": place.speed}, rows, sentences)
-        click.echo(f"rows written to {json_path}")
+    content = {
+        "node": place.title,
+        "speed": place.speed,
+        "rows": [row.to_dict() for row in rows],
+        "findings": sentences,
+    }
+    write("demo", place.source, content, json_path, html_path)
     for row in rows:
         if not row.passed:
             click.echo("\n".join(row.messages), err=True)

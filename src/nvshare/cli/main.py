@@ -14,10 +14,12 @@ SUBCOMMANDS = {
     "launch": "run a command on many workers, each with its GPU or its part of one",
     "stress": "prove leases, launches and shutdown, on real or simulated GPUs",
     "verify": "prove that sharing works here, or tell from logs whether it did",
+    "doctor": "find out what keeps this machine from sharing, and what to do about it",
     "env": "print what a shell or container needs to take part",
     "sim": "start, show and end simulated nodes",
     "demo": "a short demonstration on the real or a simulated GPU",
     "bench": "measure: the scenarios of the published table",
+    "report": "show or compare what was measured, as tables and a page",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -17,10 +16,11 @@ import click
 from nvshare import config
 from nvshare.cli.launch import where
 from nvshare.cli.options import OneLineCommand, ResultFile, Seconds, fail
+from nvshare.cli.results import write
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
 from nvshare.lab.stress.meter import gpu_log as logged
-from nvshare.lab.stress.meter import meter_of
+from nvshare.lab.stress.meter import meter_of, source_of
 from nvshare.lab.stress.run import Plan, Report, Watchers, carry_out_plan
 from nvshare.lab.stress.scene import Scene
 from nvshare.launch.errors import LaunchError, NoGpu
@@ -45,6 +45,7 @@ _MIB = 1 << 20
 @click.option("--verbose", is_flag=True, help="Each worker's process and GPU.")
 @click.option("--gpu-log", type=ResultFile(), help="CSV with a line per GPU and second.")
 @click.option("--json", "json_file", type=ResultFile(), help="The whole result.")
+@click.option("--html", "html_file", type=ResultFile(), help="The same as a page with pictures.")
 @click.option("--min-success", type=_PERCENT, default=100, show_default=True, help="Percent of workers.")
 @click.option("--min-launch", type=_PERCENT, default=100, show_default=True, help="Percent of configurations.")
 @click.option("--sim", "spec", metavar="NODE", help="On a simulated node, e.g. 4xT4.")
@@ -61,6 +62,7 @@ def command(
     verbose: bool,
     gpu_log: Path | None,
     json_file: Path | None,
+    html_file: Path | None,
     min_success: float,
     min_launch: float,
     spec: str | None,
@@ -101,9 +103,8 @@ def command(
         shutil.rmtree(directory, ignore_errors=True)
         if cleanup:
             _clean_up(place, cards, made=place.simulated is not None and place.simulated not in was_up)
+    write("stress", source_of(place), report.to_dict(), json_file, html_file)
     _show(report)
-    if json_file is not None:
-        json_file.write_text(json.dumps(report.to_dict(), indent=1) + "\n")
     raise SystemExit(PASSED if report.passed else FAILED)
 
 

@@ -15,8 +15,9 @@ from rich.console import Console
 
 from nvshare import __version__, config
 from nvshare.cli import concurrency
-from nvshare.cli.bench import node_spec, plain_errors, replace_json, require_writable
+from nvshare.cli.bench import node_spec, plain_errors
 from nvshare.cli.options import SIZE, OneLineCommand, PlainGroup, fail
+from nvshare.cli.results import HTML, JSON, require_writable, write
 from nvshare.client.connection import SchedulerError
 from nvshare.gpu.profiles import parse_node
 from nvshare.gpu.sim import SimError
@@ -31,7 +32,6 @@ from nvshare.lab.verify.run import CARD_MEMORY, CHECKS, SECONDS, SMALLEST_CARD, 
 from nvshare.lab.verify.text import finding_line, findings_table, summary, timelines
 from nvshare.native import NativeMissing
 
-KIND, VERSION = "verify", 1  # of the JSON
 _WIDTH = 140  # columns, where there is no terminal to ask
 _PROCESSES = 5  # that check at the same time on one card, each with its context
 
@@ -70,7 +70,8 @@ def _set_up() -> Iterator[None]:
     "--seconds", type=click.FloatRange(1, 60), default=SECONDS, show_default=True, help="How long tasks are watched."
 )
 @click.option("--compare", is_flag=True, help="Also: two busy tasks natively, under nvshare and under MPS.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings here.")
+@JSON
+@HTML
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -80,12 +81,13 @@ def command(
     seconds: float,
     compare: bool,
     json_path: Path | None,
+    html_path: Path | None,
 ) -> None:
     """Does sharing work here? Each promise, with what was expected and seen.
 
     \b
     nvshare verify --sim 2xT4                      on simulated cards
-    nvshare verify --compare --json verify.json    on those of this machine
+    nvshare verify --compare --html verify.html    on those of this machine
     nvshare verify --only parallel,survivor
     nvshare verify concurrency scheduler.log       from logs
 
@@ -94,7 +96,7 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return
-    require_writable(json_path)
+    require_writable(json_path, html_path)
     _require_room(spec, card_memory)
     findings: list[Finding] = []
     rows: list[Row] = []
@@ -107,9 +109,8 @@ def command(
         if compare:
             rows = list(compared(place, Ground(place, card_memory, seconds, False).small, 2 * seconds))
     _show(findings, rows, place, time.monotonic() - began)
-    if json_path is not None:
-        replace_json(json_path, _content(place, spec, card_memory, seconds, findings, rows))
-        click.echo(f"findings written to {json_path}")
+    content = _content(place, spec, card_memory, seconds, findings, rows)
+    write("verify", place.source, content, json_path, html_path)
     sys.exit(0 if all(finding.ok is not False for finding in findings) else 1)
 
 
@@ -163,10 +164,6 @@ def _content(
     place: Place, spec: str | None, card_memory: int, seconds: float, findings: list[Finding], rows: list[Row]
 ) -> dict[str, Any]:
     return {
-        "kind": KIND,
-        "version": VERSION,
-        "simulated": place.source != "gpu",
-        "source": place.source,
         "date": time.strftime("%Y-%m-%d"),
         "machine": {"node": place.title, "host": platform.machine(), "system": platform.release()},
         "versions": {"nvshare": __version__, "python": platform.python_version()},

@@ -23,7 +23,7 @@ from nvshare.core.timers import Alarms
 if TYPE_CHECKING:
     from nvshare.core.turns import Turns
 
-HANDOVER = 0.001  # seconds of work in flight beside which the next turn begins, so that the card does not idle
+HANDOVER = 0.002  # seconds of work in flight beside which the next turn begins, so that the card does not idle
 MESSAGE = 0.0001  # seconds a message takes: what two sides measure differs by this
 SLACK = 0.002  # seconds by which a client may say less than it kept others waiting for
 RENEW = 0.002  # seconds before the end of a turn in which it is decided whether it goes on

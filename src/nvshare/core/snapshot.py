@@ -84,6 +84,7 @@ class ClientGpuView:
     moving: int  # bytes on their way to or from the card
     requested: int  # bytes of its requests that wait for room on the card
     mode: str  # "free", "compute turns" or "memory turns"
+    kind: str  # as measured: "busy", "launch-bound" or "unknown"
     quota: int  # percent of the card's time, of its group
     scaled_quota: float  # the same among those who are active now
     delivered: tuple[float, ...]  # part of the last 1, 10 and 60 s in which it had unfinished work there
@@ -281,6 +282,7 @@ def _client_gpu(node: Node, place: Attachment, now: float) -> ClientGpuView:
         moving=0 if place.whole and not place.earlier else abs(place.resident - place.bound),
         requested=place.wanted,
         mode=_mode(node, place),
+        kind=place.compute.kind.value,
         quota=place.client.group.core_percent,
         scaled_quota=round(_scaled_quota(place), 1),
         delivered=tuple(round(place.compute.delivered.over(seconds, now), 4) for seconds in WINDOWS),

@@ -21,6 +21,7 @@ from nvshare.daemon.identity import peer_of
 
 _ANSWER_LIMIT = 4096
 _PATIENCE = 1.0  # seconds to wait for a holder's answer
+_UNTOLD = "it did not say which (it may be starting or stopping right now: try again)"
 _MAX_PATH = 107  # what a unix socket's address takes
 
 
@@ -32,7 +33,7 @@ def _claim_name(gpu: str) -> str:
     return f"\0nvshare-gpu-{gpu}"
 
 
-def _user(uid: int) -> str:
+def user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -52,7 +53,8 @@ class GpuClaims:
                 claim.bind(_claim_name(gpu))
             except OSError:
                 self.close()
-                raise Unavailable(f"GPU {gpu} already has a scheduler: {_ask_holder(gpu)}") from None
+                holder = holder_of(gpu) or _UNTOLD
+                raise Unavailable(f"GPU {gpu} already has a scheduler: {holder}") from None
             claim.listen(8)
 
     def answer(self, loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
@@ -75,20 +77,23 @@ def _answer_one(claim: socket.socket, line: bytes) -> None:
             connection.send(line, socket.MSG_DONTWAIT)
 
 
-def _ask_holder(gpu: str) -> str:
-    """Who holds the claim: the process by the kernel, its socket by its own word."""
+def holder_of(gpu: str) -> str | None:
+    """Who holds the claim on a GPU, and what to do about it; None where nobody does. The process is named by the
+    kernel, its socket by its own word."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_PATIENCE)
         try:
             connection.connect(_claim_name(gpu))
             holder = peer_of(connection)
+        except ConnectionRefusedError:
+            return None
         except OSError:
-            return "it did not say which (it may be starting or stopping right now: try again)"
+            return _UNTOLD
         try:
             path = json.loads(connection.recv(_ANSWER_LIMIT))["socket"]
         except (OSError, ValueError, KeyError, TypeError):
             path = "unknown"
-    who = f"process {holder.pid} of {_user(holder.uid)}, socket {path}"
+    who = f"process {holder.pid} of {user_name(holder.uid)}, socket {path}"
     if answers(Path(path)):
         return f"{who}; use it (NVSHARE_SOCK={path}) or stop it first"
     return f"{who}, which does not answer any more; stop it first: kill {holder.pid}"

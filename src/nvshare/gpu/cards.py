@@ -108,11 +108,12 @@ def _instances() -> Iterator[Any]:
     """Handles of all GPUs; a GPU in MIG mode is replaced by its instances."""
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        instances = list(_mig_instances(handle))
+        instances = list(mig_instances(handle))
         yield from instances or [handle]
 
 
-def _mig_instances(handle: Any) -> Iterator[Any]:
+def mig_instances(handle: Any) -> Iterator[Any]:
+    """Handles of the MIG instances of a GPU; none where it is not in MIG mode."""
     try:
         enabled, _pending = pynvml.nvmlDeviceGetMigMode(handle)
         slots = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle) if enabled else 0

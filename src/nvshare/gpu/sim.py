@@ -39,7 +39,7 @@ _STOP_GRACE = 5.0  # seconds that a scheduler has to stop when its node ends
 # The start of struct nvs_node in native/simcuda/node/node.h: magic, version, GPUs, where the parts are, speed.
 _HEADER = struct.Struct("=QII4I4I4Id")
 _MAGIC = 0x65726168736E7673
-_LAYOUT_VERSION = 2
+_LAYOUT_VERSION = 3
 _TRAFFIC = (
     "launches",
     "graph_launches",
@@ -112,6 +112,15 @@ class _Layout:
 
 
 @dataclass(frozen=True)
+class Setup:
+    """How an administrator has set a node's cards up, as struct nvs_setup in native/simcuda/node/node.h."""
+
+    compute_mode: int = 0
+    mig_mode: int = 0
+    cuda_reversed: int = 0
+
+
+@dataclass(frozen=True)
 class SimNode:
     """A node that is up. Its parameters never change."""
 
@@ -121,6 +130,7 @@ class SimNode:
     speed: float
     profile: Profile
     uuids: tuple[str, ...]
+    setup: Setup = Setup()
 
     @property
     def socket(self) -> Path:
@@ -211,11 +221,13 @@ def up(
     *,
     profile: Profile | None = None,
     name: str | None = None,
+    setup: Setup | None = None,
 ) -> SimNode:
     """Make the node, or join it if it is up.
 
     ``spec`` is such as ``2xT4``; ``profile`` replaces the card's figures, ``name`` the node's name (else the spec).
-    When the node is up, what is given must agree with it; a ``speed`` of None agrees with any and is 1 for a new node.
+    When the node is up, what is given must agree with it; a ``speed`` of None agrees with any and is 1 for a new node,
+    and so does a ``setup`` of None.
     ``ValueError`` for a spec or speed that makes no sense, ``SimError`` when the node is another one.
     """
     count, card = parse_node(spec)
@@ -232,9 +244,10 @@ def up(
         directory.mkdir(mode=0o700, exist_ok=True)
         if (directory / _CONFIG).exists():
             node = _load(directory)
-            _check_same(node, f"{count}x{card.name}", speed, card)
+            _check_same(node, f"{count}x{card.name}", speed, card, setup)
             return node
-        wanted = SimNode(name, directory, f"{count}x{card.name}", speed or 1.0, card, _uuids(directory, count))
+        uuids = _uuids(directory, count)
+        wanted = SimNode(name, directory, f"{count}x{card.name}", speed or 1.0, card, uuids, setup or Setup())
         temporary = directory / f"{_CONFIG}.new"
         temporary.write_text(_to_text(wanted))
         temporary.rename(directory / _CONFIG)
@@ -316,6 +329,7 @@ def _to_text(node: SimNode) -> str:
         value = getattr(node.profile, field.name)
         lines.append(f"{key} {value if isinstance(value, str) else repr(value)}")
     lines += [f"uuid {uuid}" for uuid in node.uuids]
+    lines += [f"{key} {value}" for key, value in dataclasses.asdict(node.setup).items()]
     return "\n".join(lines) + "\n"
 
 
@@ -341,12 +355,13 @@ def _load(directory: Path) -> SimNode:
             }
         )
         speed = float(values["speed"])
+        setup = Setup(**{field.name: int(values[field.name]) for field in dataclasses.fields(Setup)})
     except (KeyError, ValueError) as error:
         raise _unusable(directory.name) from error
-    return SimNode(directory.name, directory, f"{len(uuids)}x{profile.name}", speed, profile, tuple(uuids))
+    return SimNode(directory.name, directory, f"{len(uuids)}x{profile.name}", speed, profile, tuple(uuids), setup)
 
 
-def _check_same(node: SimNode, spec: str, speed: float | None, profile: Profile) -> None:
+def _check_same(node: SimNode, spec: str, speed: float | None, profile: Profile, setup: Setup | None) -> None:
     differences = []
     if node.spec != spec:
         differences.append(f"it is {node.spec}, not {spec}")
@@ -354,6 +369,8 @@ def _check_same(node: SimNode, spec: str, speed: float | None, profile: Profile)
         differences.append("its card has other figures")
     if speed is not None and node.speed != speed:
         differences.append(f"its speed is {node.speed:g}, not {speed:g}")
+    if setup is not None and node.setup != setup:
+        differences.append("its cards are set up otherwise")
     if differences:
         raise SimError(
             f"simulated node {node.name} is up and differs: {'; '.join(differences)}. "

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from nvshare import config
+from nvshare.lab.history import CardHistory
 from nvshare.lab.outcome import PLAIN, Backend, Progress, RunPlan, TaskPlan, TaskResult, ignore_progress
 from nvshare.lab.workloads.spec import FLOAT_BYTES, WORKLOADS, Workload
 
@@ -65,6 +66,7 @@ class EvictionRow:
     source: str
     details: tuple[TaskResult, ...] = ()
     messages: tuple[str, ...] = ()
+    timeline: tuple[CardHistory, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -103,4 +105,5 @@ def measure(
         source=backend.source,
         details=outcome.tasks,
         messages=outcome.messages,
+        timeline=outcome.cards,
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from nvshare.gpu.profiles import Profile
 from nvshare.lab import survivor
+from nvshare.lab.history import CardHistory
 from nvshare.lab.outcome import PLAIN, Backend, Outcome, Progress, RunPlan, TaskPlan, TaskResult, ignore_progress
 from nvshare.lab.workloads.spec import FLOAT_BYTES, WORKLOADS, Workload
 
@@ -132,6 +133,7 @@ class Row:
     survivor_s: float | None = None
     survivor_limit_s: float | None = None
     model_ratio: float | None = None  # what the model says of the same scenario, where the source is another
+    timeline: tuple[CardHistory, ...] = ()
 
     @property
     def name(self) -> str:
@@ -152,7 +154,12 @@ class Row:
         return not self.has_survivor or (self.survivor_s is not None and self.survivor_s <= survivor.IN_TIME)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {
+            "name": self.name,
+            "passed": self.passed and self.recovered,
+            "has_survivor": self.has_survivor,
+            **asdict(self),
+        }
 
 
 def make_row(
@@ -189,6 +196,7 @@ def make_row(
         details=outcome.tasks,
         messages=outcome.messages,
         variant=variant,
+        timeline=outcome.cards,
     )
 
 

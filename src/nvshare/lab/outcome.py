@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from nvshare.lab.history import CardHistory
 from nvshare.lab.workloads.spec import Workload
 
 PLAIN = "plain"  # the mode of a run without nvshare
@@ -80,6 +81,7 @@ class Outcome:
     messages: tuple[str, ...] = field(default=())  # what failed tasks said
     timelines: Mapping[str, Timeline] = field(default_factory=dict)  # by the tasks' names, where asked for
     turns: Turns | None = None
+    cards: tuple[CardHistory, ...] = ()  # who had which card when, of runs under nvshare
 
 
 @dataclass(frozen=True)

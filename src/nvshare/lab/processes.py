@@ -13,6 +13,7 @@ from nvshare import config, native
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.client.spawn import IDLE_EXIT, PROGRAM, ensure_scheduler
 from nvshare.gpu.profiles import Profile
+from nvshare.lab.history import CardHistory, Recorder
 from nvshare.lab.outcome import (
     Outcome,
     Progress,
@@ -22,7 +23,7 @@ from nvshare.lab.outcome import (
     Timeline,
     ignore_progress,
 )
-from nvshare.lab.switches import SwitchWatch
+from nvshare.lab.switches import PERIOD, SwitchWatch
 from nvshare.lab.team import Member, Team
 
 _UNSHARED = "it ran without nvshare: the scheduler never knew it (libnvshare.so was not loaded)"
@@ -117,10 +118,11 @@ class ProcessBackend:
         place = self._place
         status_before = self._status() if plan.shared else None
         copied_before = self._copied()
+        recorder = Recorder()
         with Team(plan.tasks, place.speed, lambda task: self._environment(task, plan.shared)) as team:
             team.await_ready()
             set_up = self._copied()
-            watch = SwitchWatch(self._status) if plan.shared else None
+            watch = SwitchWatch(self._status, recorder.looked) if plan.shared else None
             with watch or contextlib.nullcontext():
                 team.go()
                 team.await_results(progress)
@@ -141,7 +143,14 @@ class ProcessBackend:
             messages=tuple(f"{member.plan.name}: {member.error}" for member in team.members if member.error),
             timelines={member.plan.name: self._timeline(member, team.began) for member in team.members},
             turns=watch.turns(copied, set_up, own.checked, place.speed) if watch is not None else None,
+            cards=self._history(team, status, recorder) if plan.shared else (),
         )
+
+    def _history(self, team: Team, status: dict[str, Any] | None, recorder: Recorder) -> tuple[CardHistory, ...]:
+        names = {_client_of(member, status).get("id") or member.client: member.plan.name for member in team.members}
+        longest = max(float(member.result.get("loop_seconds", 0.0)) for member in team.members)
+        ended = team.began + longest / self._place.speed
+        return recorder.cards(self._place.uuids, names, team.began, ended, self._place.speed, PERIOD)
 
     def _copied(self) -> tuple[int, int] | None:
         """To the cards and from them, so far."""

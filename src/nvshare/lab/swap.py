@@ -7,6 +7,7 @@ from typing import Any
 
 from nvshare import config
 from nvshare.lab.eviction import GIB, sized
+from nvshare.lab.history import CardHistory
 from nvshare.lab.linkspeed import LinkSpeed
 from nvshare.lab.outcome import Backend, Progress, RunPlan, TaskPlan, TaskResult
 
@@ -49,6 +50,7 @@ class SwapRow:
     source: str
     details: tuple[TaskResult, ...] = ()
     messages: tuple[str, ...] = ()
+    timeline: tuple[CardHistory, ...] = ()
 
     @property
     def of_limit(self) -> float:
@@ -60,7 +62,7 @@ class SwapRow:
         return self.switches > 0 and all(task.status == task.expected for task in self.details)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "of_limit": self.of_limit}
+        return {**asdict(self), "of_limit": self.of_limit, "passed": self.passed}
 
 
 def measure(
@@ -96,4 +98,5 @@ def measure(
         source=backend.source,
         details=outcome.tasks,
         messages=outcome.messages,
+        timeline=outcome.cards,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -11,7 +12,7 @@ from typing import Any
 from nvshare.client.connection import SchedulerError
 from nvshare.lab.outcome import Turns
 
-_PERIOD = 0.1  # seconds between two questions: a turn lasts at least a second
+PERIOD = 0.1  # seconds between two questions: a turn lasts at least a second
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,14 @@ class Switch:
 class SwitchWatch:
     """Use as a context: collects every switch that happens inside."""
 
-    def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        status: Callable[[], dict[str, Any]],
+        seen: Callable[[float, dict[str, Any]], None] = lambda now, status: None,
+    ) -> None:
+        """``seen`` is told each answer too, with the time on the monotonic clock."""
         self._status = status
+        self._tell = seen
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._seen: dict[str, dict[str, Any] | None] = {}
@@ -73,7 +80,7 @@ class SwitchWatch:
         )
 
     def _watch(self) -> None:
-        while not self._over.wait(_PERIOD):
+        while not self._over.wait(PERIOD):
             self._look()
         self._look()
 
@@ -82,6 +89,7 @@ class SwitchWatch:
             status = self._status()
         except SchedulerError:
             return  # it is busy or gone; the run itself will tell
+        self._tell(time.monotonic(), status)
         self._counted = status["counters"]["switches"]
         if first:
             self._counted_first = self._counted

@@ -138,6 +138,12 @@ def test_tasks_that_do_not_fit_finish_as_if_one_after_the_other(place: Place, va
     assert row.switches >= 2
     assert row.swapped_bytes > 0
     assert row.ratio <= TURNS_RATIO
+    # AND the timeline has both tasks of each card with it in turn, and memory on the host meanwhile
+    assert [card.gpu for card in row.timeline] == list(place.uuids)
+    for card in row.timeline:
+        assert all(task.held for task in card.tasks)
+        assert sum(end - begin for task in card.tasks for begin, end in task.held) <= card.seconds + card.resolution_s
+        assert all(any(host for _, _, host in task.memory) for task in card.tasks)
 
 
 @pytest.mark.skipif(not os.environ.get("NVSHARE_SOAK"), reason="half a minute at the speed of life; part of make soak")

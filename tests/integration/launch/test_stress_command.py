@@ -34,10 +34,10 @@ def verdicts(report: dict[str, Any]) -> dict[str, bool | None]:
 
 
 def test_five_verdicts_pass_and_everything_is_told(tmp_path: Path) -> None:
-    result, log = tmp_path / "result.json", tmp_path / "gpus.csv"
+    result, log, page = (tmp_path / name for name in ("result.json", "gpus.csv", "page.html"))
     done = stress(
         *("--sim", "3xT4", "--workers", "6", "--memory", "64", "--duration", "2", "--verbose", "--cleanup"),
-        *("--json", str(result), "--gpu-log", str(log)),
+        *("--json", str(result), "--gpu-log", str(log), "--html", str(page)),
         script=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -46,6 +46,10 @@ def test_five_verdicts_pass_and_everything_is_told(tmp_path: Path) -> None:
     assert all(worker["allocated"] == 64 << 20 and worker["ok"] for worker in report["workers"])
     assert all(f"process {worker['pid']} on GPU" in done.stdout for worker in report["workers"])
     assert report["figures"]["ops_per_second"] > 0
+    assert (report["kind"], report["source"]) == ("stress", "simulated")
+    told = {task["task"] for card in report["timeline"] for task in card["tasks"]}
+    assert told == {f"worker {worker['worker']}" for worker in report["workers"]}
+    assert page.read_text().count('data-plot="speed"') == len(report["workers"])
     rows = list(csv.DictReader(log.read_text().splitlines()))
     assert set(rows[0]) == {"timestamp", "index", "utilization", "memory"}
     assert {row["index"] for row in rows} == {"0", "1", "2"}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nvshare.gpu.sim import SimNode
+from nvshare.gpu.sim import Setup, SimNode
 
 ROOT = Path(__file__).parents[3]
 Run = Callable[..., str]
@@ -70,6 +70,48 @@ def test_visible_devices_select_and_reorder_by_index_and_uuid(node: SimNode, run
     assert run(node, source, {"CUDA_VISIBLE_DEVICES": "1,0"}).split() == plain[::-1]
     assert run(node, source, {"CUDA_VISIBLE_DEVICES": node.uuids[1][:12]}).split() == plain[1:]
     assert run(node, "assert Driver(init=False).code('cuInit', 0) == 100", {"CUDA_VISIBLE_DEVICES": ""}) == ""
+
+
+def test_cuda_may_count_the_cards_in_another_order_than_nvml(make_node: Callable[..., SimNode], run: Run) -> None:
+    node = make_node(setup=Setup(cuda_reversed=1))
+    source = """
+        d = Driver(context=False)
+        count = c_int(); d.cuDeviceGetCount(byref(count))
+        for i in range(count.value):
+            uuid = ctypes.create_string_buffer(16); d.cuDeviceGetUuid_v2(uuid, c_int(i)); print(uuid.raw.hex())
+        """
+    plain = [uuid[4:].replace("-", "") for uuid in node.uuids]
+    assert run(node, source).split() == plain[::-1]
+    assert run(node, source, {"CUDA_VISIBLE_DEVICES": "0"}).split() == plain[1:]
+    assert run(node, source, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}).split() == plain
+
+
+def test_a_card_in_mig_mode_without_instances_is_not_shown(make_node: Callable[..., SimNode], run: Run) -> None:
+    run(make_node(setup=Setup(mig_mode=1)), "assert Driver(init=False).code('cuInit', 0) == 100")
+
+
+def test_an_exclusive_card_takes_the_contexts_of_one_process(
+    make_node: Callable[..., SimNode], run: Run, start: Start
+) -> None:
+    # GIVEN a process that has a context
+    node = make_node(setup=Setup(compute_mode=3))
+    first = start(node, "d = Driver(); print('there', flush=True); sys.stdin.readline()")
+    assert first.line() == "there"
+    # THEN another gets none, on the other card it does, and on this one when the first has gone
+    create = """
+        d = Driver(context=False)
+        print(d.code("cuCtxCreate_v2", byref(c_void_p()), c_uint(0), c_int(DEVICE)))
+        """
+    assert run(node, create.replace("DEVICE", "0")) == "46\n"
+    assert run(node, create.replace("DEVICE", "1")) == "0\n"
+    first.tell()
+    first.finish()
+    assert run(node, create.replace("DEVICE", "0")) == "0\n"
+
+
+def test_a_prohibited_card_takes_no_context(make_node: Callable[..., SimNode], run: Run) -> None:
+    source = "print(Driver(context=False).code('cuCtxCreate_v2', byref(c_void_p()), c_uint(0), c_int(0)))"
+    assert run(make_node(setup=Setup(compute_mode=2)), source) == "46\n"
 
 
 def test_graphs_capture_instantiate_and_launch(node: SimNode, run: Run) -> None:

@@ -42,9 +42,9 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.simulated
 def test_our_own_scheduler_passes_within_two_minutes(tmp_path: Path) -> None:
-    result = tmp_path / "verify.json"
+    result, page = tmp_path / "verify.json", tmp_path / "verify.html"
     done = subprocess.run(
-        command("--sim", "2xT4", "--seconds", SECONDS, "--json", result),
+        command("--sim", "2xT4", "--seconds", SECONDS, "--json", result, "--html", page),
         env=environment(),
         capture_output=True,
         text=True,
@@ -59,6 +59,7 @@ def test_our_own_scheduler_passes_within_two_minutes(tmp_path: Path) -> None:
     assert [row["check"] for row in content["rows"]] == list(CHECKS)
     assert all({"check", "expected", "seen", "ok", "seconds"} <= set(row) and row["ok"] for row in content["rows"])
     assert {"task 1", "task 2"} == set(content["rows"][0]["timeline"])
+    assert all(check.title.replace("'", "&#x27;") in page.read_text() for check in CHECKS.values())
     assert sim.names() == []
 
 

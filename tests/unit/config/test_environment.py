@@ -112,6 +112,28 @@ def test_scheduler_listens_for_the_system_unless_told():
     assert config.scheduler_socket(True, {"NVSHARE_SOCK": "/x"}) == Path("/x")
 
 
+def test_a_system_socket_that_may_not_be_looked_at_is_not_there(tmp_path):
+    # GIVEN a path that the system refuses to look at: here for its length, else for lack of permission
+    system = tmp_path / ("x" * 300) / "scheduler.sock"
+    environ = {"XDG_RUNTIME_DIR": "/run/user/7"}
+    assert config.find_socket(environ, system) == Path("/run/user/7/nvshare/scheduler.sock")
+
+
+def test_settings_that_cannot_be_used_and_those_that_are_none_are_told_apart():
+    environ = {
+        "NVSHARE_GPU_CORE_LIMIT": "0",
+        "NVSHARE_PRIORITY": "high",
+        "NVSHARE_SOCK": "/x",
+        "NVSHARE_MEM": "4Gi",
+        "NVSHARE_SCHEDULER_SERVICE_HOST": "10.0.0.1",  # as Kubernetes makes them
+        "NVSHARE_SCHEDULER_PORT": "tcp://10.0.0.1:80",
+        "OTHER": "x",
+    }
+    (line,) = config.unusable_settings(environ)
+    assert line.startswith("NVSHARE_GPU_CORE_LIMIT='0' cannot be used: allowed is a whole number from 1 to 100")
+    assert config.unknown_settings(environ) == ["NVSHARE_MEM"]
+
+
 @pytest.mark.parametrize(
     ("present", "expected"),
     [("", "/n.so"), ("/a.so", "/a.so:/n.so"), ("/a.so /b.so", "/a.so:/b.so:/n.so"), ("/n.so:/a.so", "/n.so:/a.so")],

@@ -95,6 +95,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                         "moving": 0,
                         "requested": 0,
                         "mode": "memory turns",
+                        "kind": "unknown",
                         "quota": 40,
                         "scaled_quota": 40.0,
                         "delivered": [0.5, 0.05, 0.0083],
@@ -161,7 +162,7 @@ def _no_switches() -> dict[str, object]:
 def _untouched(uuid: str) -> dict[str, object]:
     sizes = dict.fromkeys(("allocated", "resident", "host", "pinned", "context", "target", "moving", "requested"), 0)
     counts = dict.fromkeys(("submissions", "window", "swapped_out", "swapped_in"), 0)
-    compute = {"mode": "memory turns", "quota": 100, "scaled_quota": 100.0, "waiting_for_turn": None}
+    compute = {"mode": "memory turns", "kind": "unknown", "quota": 100, "scaled_quota": 100.0, "waiting_for_turn": None}
     return {"uuid": uuid, "occupied_s": 0.0, "demand": 1.0, "delivered": [0.0] * 3, **sizes, **counts, **compute}
 
 

@@ -73,6 +73,14 @@ def test_a_profile_of_ones_own_is_kept() -> None:
     assert sim.find("slow").profile == slow
 
 
+def test_how_the_cards_are_set_up_is_kept_and_must_agree() -> None:
+    exclusive = sim.Setup(compute_mode=3)
+    assert sim.up("2xT4", name="set", setup=exclusive).setup == sim.find("set").setup == exclusive
+    assert sim.up("2xT4", name="set").setup == exclusive
+    with pytest.raises(sim.SimError, match="set up otherwise"):
+        sim.up("2xT4", name="set", setup=sim.Setup())
+
+
 @pytest.mark.parametrize("name", ["", "..", "a/b", "-x", "x" * 64])
 def test_names_that_are_no_directory_names_are_refused(name: str) -> None:
     with pytest.raises(sim.NodeNotFound, match="up: none"):

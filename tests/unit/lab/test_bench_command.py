@@ -29,6 +29,7 @@ def test_the_model_prints_report_table_and_findings_and_writes_rows(tmp_path: Pa
     assert "Total: 4, Pass: 4, Fail: 0" in result.output
     assert "Density: 3 add-idle-small per GPU" in result.output
     content = json.loads(target.read_text())
+    assert (content["kind"], content["version"]) == ("mission", 1)
     assert (content["simulated"], content["source"], content["spec"]) == (True, "model", "2xT4")
     assert (content["speed"], content["scale"], set(content["shorten"].values())) == (1.0, {}, {0.02})
     assert [row["test"] for row in content["rows"]] == [0, 0, 0, 1, 2, 2, 2, 2, 3, 4, 5, 6, 2, 2]
@@ -40,11 +41,12 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
 ) -> None:
     monkeypatch.setattr(mission.Mission, "rows", lambda *_: pytest.fail("it ran"))
     (tmp_path / "file").touch()
-    for target in (tmp_path / "no" / "x.json", tmp_path / "file" / "x.json"):
-        result = bench("--model", "2xT4", "--json", str(target))
-        assert result.exit_code == 2
-        assert result.output.startswith(f"[NVSHARE][FATAL]: --json {target}: cannot be written (")
-        assert result.output.count("\n") == 1
+    for option in ("--json", "--html"):
+        for target in (tmp_path / "no" / "x.json", tmp_path / "file" / "x.json"):
+            result = bench("--model", "2xT4", option, str(target))
+            assert result.exit_code == 2
+            assert result.output.startswith(f"[NVSHARE][FATAL]: {option} {target}: cannot be written (")
+            assert result.output.count("\n") == 1
     assert not (tmp_path / "no").exists()
 
 

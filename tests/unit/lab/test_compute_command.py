@@ -50,7 +50,9 @@ class Rehearsed(Rehearsal):
 @pytest.mark.usefixtures("rehearsed")
 def test_rows_are_shown_and_written_with_what_they_were_measured_on(tmp_path: Path) -> None:
     target = tmp_path / "result.json"
-    result = bench("--sim", "H200", "--only", "pairs,change", "--seconds", "2", "--json", str(target))
+    page = tmp_path / "page.html"
+    options = ("--only", "pairs,change", "--seconds", "2", "--json", str(target), "--html", str(page))
+    result = bench("--sim", "H200", *options)
     assert result.exit_code == 0, result.output
     assert "nvshare bench compute on 1 x H200 (simulated)" in result.output
     assert "27 of 27 judged rows are as promised" in result.output
@@ -62,8 +64,11 @@ def test_rows_are_shown_and_written_with_what_they_were_measured_on(tmp_path: Pa
         True,
         2.0,
     )
+    assert (content["kind"], content["version"]) == ("compute", 1)
     assert content["versions"].keys() >= {"nvshare", "python"}
     assert content["date"]
+    drawn = sum(len(row["delivered"]) for row in content["rows"] if row["quotas"])
+    assert page.read_text().count('data-plot="delivered"') == drawn
     assert len(content["rows"]) == 27
     first = content["rows"][0]
     assert (first["quotas"], first["expected"], first["error_points"], first["ok"]) == ([30, 60], [0.3, 0.6], 0.0, True)

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from nvshare.core.settings import Mode, Settings, SwitchTime
 from nvshare.gpu.profiles import Profile
+from nvshare.lab.history import CardHistory, Recorder
 from nvshare.lab.model.card import Card
 from nvshare.lab.model.engine import Engine
 from nvshare.lab.model.link import Path, Plain, Shared
 from nvshare.lab.model.shell import Shell
 from nvshare.lab.model.task import Barrier, Task
-from nvshare.lab.model.watch import SwitchWatch
+from nvshare.lab.model.watch import HistoryWatch, SwitchWatch
 from nvshare.lab.outcome import (
     Outcome,
     Progress,
@@ -84,7 +85,8 @@ class ModelBackend:
             return sum(mover.out_bytes for mover in movers), sum(mover.in_bytes for mover in movers)
 
         watch = SwitchWatch(self._profile, moved)
-        shell = Shell(engine, _settings(plan), watch)
+        recorder = Recorder()
+        shell = Shell(engine, _settings(plan), watch, HistoryWatch(recorder))
         for card in cards:
             shell.add_card(card.uuid, self._profile.memory_bytes, self._profile.name, self._declared)
         begin, end = Barrier(len(plan.tasks)), Barrier(len(plan.tasks))
@@ -108,7 +110,19 @@ class ModelBackend:
             switches=shell.snapshot().counters.switches,
             timelines={planned.name: self._timeline(task) for planned, task in zip(plan.tasks, tasks, strict=True)},
             turns=watch.since(tasks[0].times.began, self._speed) if plan.shared else None,
+            cards=self._history(plan, tasks, cards, recorder) if plan.shared else (),
         )
+
+    def _history(
+        self, plan: RunPlan, tasks: list[Task], cards: list[Card], recorder: Recorder
+    ) -> tuple[CardHistory, ...]:
+        for index, card in enumerate(cards):
+            room = self.room(sum(planned.gpu == index for planned in plan.tasks))
+            recorder.capacity(card.uuid, room or self._profile.memory_bytes)
+        names = {f"{_FIRST_CLIENT + index:016x}": planned.name for index, planned in enumerate(plan.tasks)}
+        began = tasks[0].times.began
+        ended = max(began + task.times.loop for task in tasks)
+        return recorder.cards([card.uuid for card in cards], names, began, ended, self._speed)
 
     def _planned(self, planned: TaskPlan) -> TaskPlan:
         workload = planned.workload

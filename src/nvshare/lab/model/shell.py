@@ -28,9 +28,9 @@ class Watcher(Protocol):
 
 
 class Shell:
-    def __init__(self, engine: Engine, settings: Settings, watcher: Watcher) -> None:
+    def __init__(self, engine: Engine, settings: Settings, *watchers: Watcher) -> None:
         self._engine = engine
-        self._watcher = watcher
+        self._watchers = watchers
         self._scheduler = Scheduler(settings)
         self._receivers: dict[int, Receiver] = {}
         self._wake = 0
@@ -46,9 +46,11 @@ class Shell:
         self._engine.after(costs.MESSAGE, lambda: self.handle(make(self._engine.now)))
 
     def handle(self, event: events.Event) -> None:
-        self._watcher.event(event)
+        for watcher in self._watchers:
+            watcher.event(event)
         for command in self._scheduler.handle(event):
-            self._watcher.command(self._engine.now, command)
+            for watcher in self._watchers:
+                watcher.command(self._engine.now, command)
             self._carry_out(command)
         self._scheduler.validate()
 

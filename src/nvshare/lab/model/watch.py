@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from nvshare.core import commands, events
 from nvshare.gpu.profiles import Profile
+from nvshare.lab.history import Recorder
 from nvshare.lab.model import costs
 from nvshare.lab.outcome import Turns
 
@@ -88,3 +89,23 @@ def _mapping(switch: Switch, profile: Profile) -> float:
     """What a switch spends on handles beside its copies; both sides work at the same time."""
     arriving, leaving = switch.in_bytes / costs.CHUNK, switch.out_bytes / costs.CHUNK
     return max(arriving * costs.mapping(profile), leaving * costs.unmapping(profile))
+
+
+class HistoryWatch:
+    """Tells a recorder who has which card, and where memory is."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def event(self, event: events.Event) -> None:
+        recorder = self._recorder
+        if isinstance(event, events.LockReleased):
+            recorder.leaves(event.now, event.gpu, f"{event.client:016x}")
+        elif isinstance(event, events.ClientGone):
+            recorder.gone(event.now, f"{event.client:016x}")
+        elif isinstance(event, events.MemoryUpdated):
+            recorder.has(event.now, event.gpu, f"{event.client:016x}", event.resident, event.host)
+
+    def command(self, now: float, command: commands.Command) -> None:
+        if isinstance(command, commands.Grant):
+            self._recorder.holds(now, command.gpu, f"{command.client:016x}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nvshare.client.connection import Connection, SchedulerError
+from nvshare.lab.history import CardHistory, Recorder
 from nvshare.lab.stress.every import every
 from nvshare.lab.stress.scene import Scene
 from nvshare.launch.fleet import Fleet, Job, Result, Terms
@@ -29,6 +30,7 @@ class Outcome:
     waits: list[float]
     cores: int
     occupied: list[float] = field(default_factory=list)  # percent of its card that each worker had
+    cards: tuple[CardHistory, ...] = ()
 
     @property
     def ops_per_second(self) -> float:
@@ -78,7 +80,7 @@ def carry_out(
         results = fleet.run(jobs)
     told = [_told(scene, result) for result in results]
     waits = [result.waited for result in results if result.pid]
-    return Outcome(told, waits, cores, watch.occupied())
+    return Outcome(told, waits, cores, watch.occupied(), watch.cards({worker.get("pid"): worker for worker in told}))
 
 
 def _file(scene: Scene, number: int) -> Path:
@@ -105,6 +107,8 @@ class _Watch:
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._seen: dict[str, list[tuple[float, float]]] = {}  # client -> when, seconds on the card so far
+        self._pids: dict[str, int] = {}
+        self._recorder = Recorder()
 
     def occupied(self) -> list[float]:
         """Percent of its card that each client had between the first and the last look at its work."""
@@ -115,14 +119,25 @@ class _Watch:
                 shares.append(100 * (worked[-1][1] - worked[0][1]) / (worked[-1][0] - worked[0][0]))
         return shares
 
+    def cards(self, workers: Mapping[Any, Mapping[str, Any]]) -> tuple[CardHistory, ...]:
+        """From the first look at a worker to the last; ``workers`` by their process."""
+        looks = [at for seen in self._seen.values() for at, _ in seen]
+        numbers = {client: workers[pid]["worker"] for client, pid in self._pids.items() if pid in workers}
+        names = {client: f"worker {number}" for client, number in sorted(numbers.items(), key=lambda entry: entry[1])}
+        if not looks:
+            return ()
+        return self._recorder.cards(self._scene.cards.all, names, min(looks), max(looks), resolution=_PERIOD)
+
     def look(self) -> None:
         try:
             with Connection(self._scene.place.socket) as connection:
-                clients = connection.status()["clients"]
+                status = connection.status()
         except SchedulerError:
             return
         now = time.monotonic()
-        for client in clients:
+        self._recorder.looked(now, status)
+        for client in status["clients"]:
             if client["group"].startswith("lease:"):
+                self._pids[client["id"]] = client["pid"]
                 occupied = sum(gpu["occupied_s"] for gpu in client["gpus"])
                 self._seen.setdefault(client["id"], []).append((now, occupied))

@@ -83,8 +83,17 @@ class NvmlMeter:
 
 def meter_of(place: Place) -> Meter:
     """The meter of a place: the simulated node that it names or that our environment is in, else NVML."""
-    directory = config.child_environment(place.variables).get("NVSHARE_SIM_NODE")
+    directory = _node_directory(place)
     return SimulatedMeter(sim.find(Path(directory).name)) if directory else NvmlMeter()
+
+
+def source_of(place: Place) -> str:
+    """What the cards of a place are: ``simulated`` or ``gpu``."""
+    return "simulated" if _node_directory(place) else "gpu"
+
+
+def _node_directory(place: Place) -> str | None:
+    return config.child_environment(place.variables).get("NVSHARE_SIM_NODE")
 
 
 @contextlib.contextmanager

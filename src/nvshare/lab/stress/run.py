@@ -63,6 +63,8 @@ class Report:
             "workers": self.load.workers if self.load is not None else [],
             "launches": self.launches,
             "faults": [asdict(fault) for fault in self.faults],
+            "occupied": self.load.occupied if self.load is not None else [],
+            "timeline": [asdict(card) for card in self.load.cards] if self.load is not None else [],
         }
 
 

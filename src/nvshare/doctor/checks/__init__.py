@@ -1,0 +1,1 @@
+"""Checks: pure functions from facts to verdicts. One that cannot judge, because something else is broken, is silent."""

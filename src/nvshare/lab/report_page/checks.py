@@ -1,0 +1,254 @@
+"""Pages of what passes or fails check by check: ``nvshare verify``, ``nvshare kube-test`` and ``nvshare stress``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nvshare.lab.report_page import compute, mission
+from nvshare.lab.report_page.charts import Axis, Bar, BarRow, Point, PointRow, bar_chart, point_chart
+from nvshare.lab.report_page.parts import (
+    Columns,
+    Content,
+    Figure,
+    Section,
+    Table,
+    Tile,
+    passed_tile,
+    timelines,
+    verdict,
+)
+from nvshare.lab.report_page.shapes import Each, Maybe
+from nvshare.lab.report_page.svg import colour
+from nvshare.lab.report_page.timeline import card_shape, lanes_only, timeline_chart
+
+Row = Mapping[str, Any]
+_SPANS = [(float, float)]
+VERIFY = {
+    "source": str,
+    "node": str,
+    "rows": [
+        {
+            "check": str,
+            "title": Maybe(str),
+            "expected": str,
+            "seen": str,
+            "ok": Maybe(bool),
+            "seconds": Maybe(float),
+            "timeline": Maybe(Each(_SPANS)),  # by task
+        }
+    ],
+    "compare": Maybe(compute.SHAPE["rows"]),
+}
+KUBE = {
+    "request": dict,
+    "tasks": [mission.TASK],
+    "verdicts": [{"name": str, "passed": Maybe(bool), "detail": str}],
+    "findings": [str],
+    "timeline": Each([{"who": str, "from": float, "to": float}]),  # by GPU
+}
+STRESS = {
+    "source": str,
+    "title": str,
+    "passed": bool,
+    "cards": [str],
+    "verdicts": [{"name": str, "passed": Maybe(bool), "detail": str}],
+    "faults": [{"name": str, "survived": Maybe(bool), "detail": str, "seconds": float}],
+    "workers": [{"worker": int, "ok": bool, "ops": Maybe(float), "seconds": Maybe(float), "uuid": Maybe(str)}],
+    "figures": dict.fromkeys(("ops_per_second", "quota_percent", "lease_wait_p50_s", "lease_wait_p99_s"), Maybe(float)),
+    "occupied": [float],
+    "timeline": [card_shape()],
+}
+
+
+def verify_title(content: Content) -> str:
+    return str(content["node"])
+
+
+def verify_tiles(content: Content) -> list[Tile]:
+    rows = content["rows"]
+    took = sum(row.get("seconds") or 0.0 for row in rows)
+    return [
+        passed_tile("checks passed", [row["ok"] for row in rows]),
+        *([Tile("took", f"{took:.0f} s")] if took else []),
+    ]
+
+
+def verify_sections(content: Content) -> Iterator[Section]:
+    rows = content["rows"]
+    columns: Columns = (
+        ("check", lambda row: row.get("title") or row["check"]),
+        ("expected", lambda row: row["expected"]),
+        ("seen", lambda row: row["seen"]),
+        ("seconds", lambda row: "" if row.get("seconds") is None else f"{row['seconds']:.1f}"),
+        ("", lambda row: verdict(row["ok"])),
+    )
+    yield Section("Checks", table=Table.of(rows, columns))
+    compared = [row for row in content.get("compare") or () if row["delivered"]]
+    if compared:
+        yield compute.ways_to_share(compared)
+    for row in rows:
+        cards = lanes_only({"": row.get("timeline") or {}})
+        if cards:
+            lead = "When each task made progress."
+            yield Section(f"Timeline: {row.get('title') or row['check']}", lead, timeline_chart(row["check"], cards))
+
+
+def verify_figures(content: Content) -> Iterator[Figure]:
+    for row in content["rows"]:
+        if row["ok"] is not None:
+            yield _passed(row["check"], row["ok"])
+    for row in content.get("compare") or ():
+        yield from compute.row_figures(row)
+
+
+def kube_title(content: Content) -> str:
+    workload = content["request"].get("workload")
+    name = workload.get("name", "") if isinstance(workload, dict) else ""
+    return f"{len(content['tasks'])} pods {name}".strip()
+
+
+def kube_tiles(content: Content) -> list[Tile]:
+    return [
+        passed_tile("verdicts", [entry["passed"] for entry in content["verdicts"]]),
+        passed_tile("pods as expected", [task["status"] == task["expected"] for task in content["tasks"]]),
+    ]
+
+
+def kube_sections(content: Content) -> Iterator[Section]:
+    yield _verdicts(content["verdicts"], ())
+    ran = [task for task in content["tasks"] if task["its"] > 0]
+    if ran:
+        gpus = list(dict.fromkeys(task["gpu"] for task in ran))
+        bars = [
+            BarRow(
+                task["name"],
+                task["name"],
+                [
+                    Bar(
+                        task["its"],
+                        f"{task['name']} on {task['gpu']}: {task['its']:.2f} it/s",
+                        "speed",
+                        gpus.index(task["gpu"]),
+                    )
+                ],
+                f"{task['its']:.1f}",
+            )
+            for task in ran
+        ]
+        legend = [(colour(place), gpu) for place, gpu in enumerate(gpus)]
+        yield Section("Speeds", "Iterations per second of each pod.", bar_chart(bars, "Speed of each pod"), legend)
+    spans: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for gpu, entries in content["timeline"].items():
+        for entry in entries:
+            spans.setdefault(gpu, {}).setdefault(entry["who"], []).append((entry["from"], entry["to"]))
+    cards = lanes_only(spans)
+    if cards:
+        yield Section("Timeline", "Who had which GPU when.", timeline_chart("timeline", cards))
+    columns: Columns = (
+        ("pod", lambda task: task["name"]),
+        ("GPU", lambda task: task["gpu"]),
+        ("seconds", lambda task: f"{task['loop_seconds']:.1f}"),
+        ("it/s", lambda task: f"{task['its']:.2f}"),
+        ("status", lambda task: task["status"]),
+        ("", lambda task: verdict(task["status"] == task["expected"])),
+    )
+    yield Section("Pods", table=Table.of(content["tasks"], columns))
+
+
+def kube_figures(content: Content) -> Iterator[Figure]:
+    for entry in content["verdicts"]:
+        if entry["passed"] is not None:
+            yield _passed(entry["name"], entry["passed"])
+    for task in content["tasks"]:
+        if task["its"] > 0:
+            yield Figure(task["name"], "it/s", task["its"], 1, "{:.2f}")
+
+
+def _passed(name: str, ok: bool | None) -> Figure:
+    """Passing is no matter of chance."""
+    value = float(bool(ok))
+    return Figure(name, "passed", value, 1, "{:.0f}", value, value)
+
+
+def stress_title(content: Content) -> str:
+    return str(content["title"])
+
+
+def stress_tiles(content: Content) -> list[Tile]:
+    verdicts = [entry["passed"] for entry in content["verdicts"]]
+    found = [
+        passed_tile("verdicts", verdicts),
+        passed_tile("workers right", [worker["ok"] for worker in content["workers"]]),
+    ]
+    if content["faults"]:
+        found.append(passed_tile("faults survived", [fault["survived"] for fault in content["faults"]]))
+    operations = content["figures"].get("ops_per_second")
+    if operations is not None:
+        found.append(Tile("operations", f"{operations:.0f} /s", "all workers together"))
+    return found
+
+
+def stress_sections(content: Content) -> Iterator[Section]:
+    yield _verdicts(content["verdicts"], content["faults"])
+    quota = content["figures"].get("quota_percent")
+    if content["occupied"] and quota is not None:
+        yield _shares(content["occupied"], quota)
+    speeds = [worker for worker in content["workers"] if worker.get("ops") and worker.get("seconds")]
+    if speeds:
+        yield _speeds(speeds, content["cards"])
+    yield from timelines([{"name": "stress", **content}], lambda row: "all workers")
+
+
+def _verdicts(verdicts: Sequence[Row], faults: Sequence[Row]) -> Section:
+    lines = [
+        *([entry["name"], entry["detail"], verdict(entry["passed"])] for entry in verdicts),
+        *([f"fault: {fault['name']}", fault["detail"], verdict(fault["survived"])] for fault in faults),
+    ]
+    return Section("Verdicts", table=Table(("check", "seen", ""), lines))
+
+
+def _shares(occupied: list[float], quota: float) -> Section:
+    rows = [
+        PointRow(
+            str(place),
+            f"client {place}",
+            [
+                Point(float(quota), f"at most {quota:g} %", "expected", place, hollow=True),
+                Point(share, f"{share:.1f} % of its card", "delivered", place),
+            ],
+            f"{share - quota:+.1f}",
+        )
+        for place, share in enumerate(occupied)
+    ]
+    lead = "Part of the card's time that each had; its quota is a cap. On the right, points beyond it."
+    chart = point_chart(rows, "Share of each client against its quota", Axis(" %"))
+    return Section("Delivered against quota", lead, chart, [("ring", "quota"), ("s0", "had")])
+
+
+def _speeds(workers: list[Row], cards: list[str]) -> Section:
+    rows = []
+    for worker in sorted(workers, key=lambda worker: int(worker["worker"])):
+        speed = worker["ops"] / worker["seconds"]
+        card = cards.index(worker["uuid"]) if worker.get("uuid") in cards else 0
+        bar = Bar(speed, f"worker {worker['worker']} on card {card}: {speed:.1f} operations/s", "speed", card)
+        rows.append(BarRow(str(worker["worker"]), f"worker {worker['worker']}", [bar], f"{speed:.1f}"))
+    legend = [(colour(place), f"card {place}") for place in range(len(cards))]
+    return Section("Speeds", "Operations per second of each worker.", bar_chart(rows, "Speed of each worker"), legend)
+
+
+def stress_figures(content: Content) -> Iterator[Figure]:
+    for entry in content["verdicts"]:
+        if entry["passed"] is not None:
+            yield _passed(entry["name"], entry["passed"])
+    for fault in content["faults"]:
+        if fault["survived"] is not None:
+            yield _passed(f"fault: {fault['name']}", fault["survived"])
+    for name, words, better in (
+        ("ops_per_second", "operations/s", 1),
+        ("lease_wait_p50_s", "wait for a lease, median, s", -1),
+        ("lease_wait_p99_s", "wait for a lease, 99th percentile, s", -1),
+    ):
+        value = content["figures"].get(name)
+        if value is not None:
+            yield Figure("all workers", words, value, better)

@@ -1,0 +1,66 @@
+"""Whether parsed JSON has a shape, and if not, where it differs, in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+_LARGEST = 1 << 63  # what machines count with
+_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
+
+
+@dataclass(frozen=True)
+class Maybe:
+    """May be null, or not there at all."""
+
+    shape: Any
+
+
+@dataclass(frozen=True)
+class Each:
+    """An object with any names, all of whose values have this shape."""
+
+    shape: Any
+
+
+def problem(value: Any, shape: Any, where: str = "") -> str | None:
+    """Shapes: ``str``, ``int``, ``float``, ``bool``, ``dict`` (with anything in it); ``[shape]``, a list; ``(a, b)``, a
+    list of just these; ``{"field": shape}``, an object with at least these. None: it fits."""
+    if isinstance(shape, Maybe):
+        return None if value is None else problem(value, shape.shape, where)
+    if isinstance(shape, dict | Each):
+        if not isinstance(value, dict):
+            return f"{where or 'it'} is not an object"
+        fields = shape if isinstance(shape, dict) else dict.fromkeys(value, shape.shape)
+        found = (_field(value, name, inner, where) for name, inner in fields.items())
+        return next(filter(None, found), None)
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return f"{where} is not a list"
+        found = (problem(entry, shape[0], f"{where}[{place}]") for place, entry in enumerate(value))
+        return next(filter(None, found), None)
+    if isinstance(shape, tuple):
+        if not isinstance(value, list) or len(value) != len(shape):
+            return f"{where} is not a list of {len(shape)}"
+        found = (
+            problem(entry, inner, f"{where}[{place}]")
+            for place, (entry, inner) in enumerate(zip(value, shape, strict=True))
+        )
+        return next(filter(None, found), None)
+    return None if _is(value, shape) else f"{where} is not {_NAMES[shape]}"
+
+
+def _field(value: dict[str, Any], name: str, shape: Any, where: str) -> str | None:
+    path = f"{where}.{name}" if where else name
+    if name not in value and not isinstance(shape, Maybe):
+        return f"{path} is missing"
+    return problem(value.get(name), shape, path)
+
+
+def _is(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    if isinstance(value, int):
+        return kind in (int, float) and abs(value) < _LARGEST
+    return isinstance(value, kind) and (not isinstance(value, float) or math.isfinite(value))
