@@ -17,9 +17,18 @@ from doubles.kubelet import AdmissionError, Kubelet, wait_until
 from doubles.world import DoublesWorld
 from world import GPU, GPUMEM
 
+from nvshare import native
 from nvshare.kube.api import deviceplugin_pb2 as api
 
 T4_MIB = 14913
+OUTSIDER = """
+import sys
+from nvshare.lab.driver import Context, Driver
+with Context(Driver()) as context:
+    context.allocate(64 << 20)
+    print("allocated", flush=True)
+    sys.stdin.read()
+"""
 MakeWorld = Callable[..., DoublesWorld]
 
 
@@ -100,6 +109,22 @@ def test_a_kubelet_that_ignores_the_preference_is_followed(make_world: MakeWorld
             use[card(pod.containers[0].devices[GPU][0])] += 1
         new = world.kubelet.admit(f"placed-{number}", {GPU: 1})
         assert use[card(new.containers[0].devices[GPU][0])] == min(use.values())
+
+
+def test_among_equal_cards_the_one_that_the_scheduler_sees_in_use_comes_last(make_world: MakeWorld) -> None:
+    world = make_world("2xT4", "--no-gpumem")
+    first, second = sorted(world.gpus)
+    preloaded = {"LD_PRELOAD": str(native.interposer()), "CUDA_VISIBLE_DEVICES": first}
+    with subprocess.Popen(
+        [sys.executable, "-c", OUTSIDER],
+        env={**world.environment, **preloaded},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == b"allocated\n"
+        assert card(world.kubelet.admit("p", {GPU: 1}).containers[0].devices[GPU][0]) == second
+        task.communicate()
 
 
 def test_a_pod_that_ended_and_is_still_listed_counts_no_more(make_world: MakeWorld) -> None:
