@@ -21,6 +21,9 @@ SYSTEM_SOCKET = Path("/var/run/nvshare/scheduler.sock")
 SOCKET_NAME = "scheduler.sock"
 LEASE_VARIABLE = "NVSHARE_LEASE"  # in the environment of a lease's processes: which one is meant
 
+MEMORY_ANNOTATION = "nvshare.com/gpu-memory-limit"
+CORES_ANNOTATION = "nvshare.com/gpu-core-limit"
+
 MODES = ("auto", "serial", "concurrent")
 SWITCH_TIMES = ("auto", "fixed")
 PRIORITIES = ("normal", "high")
