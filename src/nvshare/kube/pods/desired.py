@@ -27,8 +27,9 @@ _FINISHED = ("Succeeded", "Failed")
 _MAX_VALUE = 64  # characters of an annotation that can mean something
 _MAX_SHOWN = 40  # characters of one that cannot, in a message
 
-_SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "m": Fraction(1, 1000)}
-_SUFFIXES |= {f"{letter}i": 1024**power for power, letter in enumerate("KMGTP", start=1)}
+_SUFFIXES = {"": Fraction(1), "m": Fraction(1, 1000)}
+_SUFFIXES |= {letter: Fraction(1000) ** power for power, letter in enumerate("kMGTP", start=1)}
+_SUFFIXES |= {f"{letter}i": Fraction(1024) ** power for power, letter in enumerate("KMGTP", start=1)}
 _QUANTITY = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?(?:e(\d{1,2})|([A-Za-z]{0,2}))", re.ASCII)
 
 
