@@ -15,9 +15,9 @@ from world import World
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world() -> Iterator[World]:
     """Eight simulated T4 under doubles of the kubelet and the API server."""
-    world = DoublesWorld("8xT4", tmp_path)
+    world = DoublesWorld("8xT4")
     try:
         yield world
     finally:
