@@ -159,6 +159,11 @@ class ApiDouble:
         with self.cluster.changed:
             self.cluster.note("DELETED", self.cluster.pods.pop((namespace, name)))
 
+    def holds(self, name: str, uid: str, namespace: str = "default") -> bool:
+        with self.cluster.changed:
+            pod = self.cluster.pods.get((namespace, name))
+            return pod is not None and pod["metadata"]["uid"] == uid
+
     def events_of(self, name: str, namespace: str = "default") -> list[Object]:
         with self.cluster.changed:
             return [
