@@ -57,7 +57,7 @@ def test_then_only_what_changed():
 def test_storm_of_changes_is_many_messages_and_those_who_use_a_gpu_come_first():
     told = Told()
     known = played(told.next_messages(pods(500)), {})
-    changed = {**pods(500, cores=30), **{"f" * 32: Wanted("f" * 32, "default", "busy", cores=10, uses_gpu=True)}}
+    changed = {**pods(500, cores=30), "f" * 32: Wanted("f" * 32, "default", "busy", cores=10, uses_gpu=True)}
     messages = []
     while more := list(told.next_messages(changed)):
         messages += more
