@@ -83,6 +83,11 @@ class DoublesWorld:
                 [sys.executable, "-m", "nvshare.cli.pod_watch", *options], env=self.environment, stderr=log
             )
 
+    def kill_pod_watch(self) -> None:
+        assert self._pod_watch
+        self._pod_watch.kill()
+        self._pod_watch.wait()
+
     def start_plugin(self) -> None:
         options = [
             *("--kubelet-dir", str(self.directory)),
