@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("nvshare")
 
 MAX_PODS = 4096  # known at once; a node has some hundreds at most
-PODS_PER_STEP = 4
+READ_PER_STEP = 16
 UNKNOWN_WAIT = 1.0  # seconds that a process waits until its pod is told of
 SAVE_PERIOD = 1.0  # seconds between two looks at whether there is something new to keep
 _UID = re.compile(r"[0-9a-f-]{1,64}")
@@ -75,8 +75,8 @@ class Pod:
 class Update:
     """``whole``: the pods of this message, and of those before it with ``more``, are all there are."""
 
-    pods: tuple[Pod, ...]
-    gone: tuple[str, ...]
+    entries: list[Any]  # of pods, not read yet
+    gone: list[Any]  # uids, not read yet
     whole: bool
     more: bool
 
@@ -90,7 +90,7 @@ def parse(request: control.Request) -> Update:
     whole, more = request.get("whole", False), request.get("more", False)
     if not isinstance(whole, bool) or not isinstance(more, bool):
         raise control.ControlError("whole and more are true or false")
-    return Update(tuple(map(_pod, pods)), tuple(_text({"uid": uid}, "uid", _UID) for uid in gone), whole, more)
+    return Update(pods, gone, whole, more)
 
 
 def _pod(entry: Any) -> Pod:
@@ -158,44 +158,53 @@ class PodDesk:
     def ask(self, connection: ClientConnection, request: control.Request) -> None:
         """``pods``."""
         update = parse(request)
-        if len(self._known) + len(update.pods) > MAX_PODS:
+        if len(self._known) + len(update.entries) > MAX_PODS:
             raise control.ControlError(f"at most {MAX_PODS} pods of one node are kept")
-        if update.whole:
-            connection.pods_listed = (connection.pods_listed or set()) | {pod.uid for pod in update.pods}
         connection.wait_for_reply()
         self._step(connection, self._steps(connection, update))
 
     def _step(self, connection: ClientConnection, steps: Iterator[None]) -> None:
         """Also when the watcher has gone meanwhile: what it said is true."""
-        for _ in steps:
-            self._daemon.loop.call_later(0, self._step, connection, steps)
-            return
-        connection.send(wire.ControlReply(control.reply(pods=len(self._known))))
+        try:
+            for _ in steps:
+                self._daemon.loop.call_later(0, self._step, connection, steps)
+                return
+            answer = control.reply(pods=len(self._known))
+        except control.ControlError as error:
+            answer = control.refusal(error)
+        connection.send(wire.ControlReply(answer))
         connection.continue_reading()
         self._save_soon()
 
     def _steps(self, connection: ClientConnection, update: Update) -> Iterator[None]:
-        """Only what changed goes to the core."""
-        changes = 0
-        for told in update.pods:
+        """Read all of it, then carry it out; only what changed goes to the core, one pod at a time."""
+        pods: list[Pod] = []
+        for number, entry in enumerate(update.entries, start=1):
+            pods.append(_pod(entry))
+            if number % READ_PER_STEP == 0:
+                yield
+        gone = [_text({"uid": uid}, "uid", _UID) for uid in update.gone]
+        for told in pods:
             pod = told.after(self._known.get(told.uid))
             if self._known.get(pod.uid) != pod:
                 self._see(pod)
-                changes += 1
-                if changes % PODS_PER_STEP == 0:
-                    yield
-        gone = list(update.gone)
-        if update.whole and not update.more:
-            listed, connection.pods_listed = connection.pods_listed or set(), None
-            gone += self._known.keys() - listed
-            if not connection.closed:
-                self._watchers.add(connection)
+                yield
+        if update.whole:
+            gone += self._not_listed(connection, pods, update.more)
         for uid in gone:
             if uid in self._known:
                 self._forget(self._known.pop(uid))
-                changes += 1
-                if changes % PODS_PER_STEP == 0:
-                    yield
+                yield
+
+    def _not_listed(self, connection: ClientConnection, pods: list[Pod], more: bool) -> set[str]:
+        """Uids that are in no part of a list that is complete now; none while more is to come."""
+        listed = connection.pods_listed = (connection.pods_listed or set()) | {pod.uid for pod in pods}
+        if more:
+            return set()
+        connection.pods_listed = None
+        if not connection.closed:
+            self._watchers.add(connection)
+        return self._known.keys() - listed
 
     def _see(self, pod: Pod) -> None:
         self._known[pod.uid] = pod
