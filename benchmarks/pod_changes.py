@@ -6,7 +6,9 @@ The scheduler and nvshare-pod-watch are the real processes; the API server is th
 its own with the lowest priority, because a real one is on another machine. Calm and storm take turns, so that what
 else the machine does touches both alike: in a storm every pod's two annotations change once a second.
 
-- request to grant: from just before a request is written to just after the answer was read, 500 times a second.
+- grant: from just before a request is written to just after the answer was read, 500 times a second.
+- echo: the same round trip, after each, with a process that only answers: what the machine itself adds, in calm and
+  in storm.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import argparse
 import json
 import os
 import secrets
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from daemon_scale import CARD, ENTRY_POINT, ROOT, Client, paced, processor_seconds
+from daemon_scale import CARD, ENTRY_POINT, ROOT, Client, Echo, paced, processor_seconds
 
 CLIENTS = 8
 NODE = "node-1"
@@ -117,33 +118,50 @@ class Node:
             process.wait()
 
 
+class Meter:
+    """Round trips in calm and in storm."""
+
+    def __init__(self, node: Node) -> None:
+        self._clients = [Client(node.socket, node.gpu) for _ in range(CLIENTS)]
+        self._echo = Echo()
+        self._node = node
+        self.grants: dict[bool, list[float]] = {False: [], True: []}
+        self.echoes: dict[bool, list[float]] = {False: [], True: []}
+        self.busy = {False: 0.0, True: 0.0}  # seconds of the scheduler's processor
+
+    def phase(self, on: bool, seconds: float) -> None:
+        self._node.storms(on)
+        before = processor_seconds(self._node.scheduler)
+
+        def once(number: int) -> float:
+            self.echoes[on].append(self._echo.once(number))
+            return self._clients[number % CLIENTS].turn()
+
+        self.grants[on] += paced(once, seconds)
+        self.busy[on] += processor_seconds(self._node.scheduler) - before
+
+    def close(self) -> None:
+        self._echo.close()
+
+
 def measure(pods: int, rounds: int, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         node = Node(Path(directory), pods)
         try:
-            clients = [Client(node.socket, node.gpu) for _ in range(CLIENTS)]
-            taken: dict[bool, list[float]] = {False: [], True: []}
-            busy: dict[bool, float] = {False: 0.0, True: 0.0}
-            ratios: dict[str, list[float]] = {"p50": [], "p99": []}
+            meter = Meter(node)
             for number in range(rounds):
-                each = {}
                 for on in (False, True) if number % 2 else (True, False):
-                    node.storms(on)
-                    before = processor_seconds(node.scheduler)
-                    each[on] = paced(lambda turn: clients[turn % CLIENTS].turn(), seconds)
-                    busy[on] += processor_seconds(node.scheduler) - before
-                    taken[on] += each[on]
-                for name, part in (("p50", 0.5), ("p99", 0.99)):
-                    ratios[name].append(_quantile(each[True], part) / _quantile(each[False], part))
+                    meter.phase(on, seconds)
+            meter.close()
         finally:
             node.close()
     figures: dict[str, Any] = {"pods": pods, "rounds": rounds, "seconds": seconds}
-    for on, name in ((False, "calm"), (True, "storm")):
-        figures[f"{name}_p50_ms"] = _quantile(taken[on], 0.5) * 1e3
-        figures[f"{name}_p99_ms"] = _quantile(taken[on], 0.99) * 1e3
-        figures[f"{name}_scheduler_cpu_s"] = busy[on]
-    for name, values in ratios.items():
-        figures[f"{name}_ratio_median_of_rounds"] = statistics.median(values)
+    for what, taken in (("grant", meter.grants), ("echo", meter.echoes)):
+        for name, part in (("p50", 0.5), ("p99", 0.99)):
+            calm, stormy = (_quantile(taken[on], part) * 1e3 for on in (False, True))
+            figures |= {f"{what}_{name}_calm_ms": calm, f"{what}_{name}_storm_ms": stormy}
+            figures[f"{what}_{name}_ratio"] = stormy / calm
+    figures["scheduler_cpu_calm_s"], figures["scheduler_cpu_storm_s"] = meter.busy[False], meter.busy[True]
     return figures
 
 
