@@ -43,12 +43,10 @@ class Service:
         self.streams += 1
         try:
             async for node in self.desk.nodes():
-                yield api.ListAndWatchResponse(
-                    devices=[
-                        api.Device(ID=name, health=HEALTHY if healthy else UNHEALTHY)
-                        for name, healthy in self.devices(node)
-                    ]
-                )
+                listed = api.ListAndWatchResponse()
+                for name, healthy in self.devices(node):
+                    listed.devices.add(ID=name, health=HEALTHY if healthy else UNHEALTHY)
+                yield listed
         finally:
             self.streams -= 1
 
@@ -91,7 +89,7 @@ class GpuService(Service):
             available=tuple(device for device in container.available_deviceIDs if device not in taken),
             size=container.allocation_size,
             required=tuple(container.must_include_deviceIDs),
-            memory=len(pod.memory) if pod is not None else 0,
+            memory=len(pod.memory) if pod is not None and pod.memory else None,
             pod=pod.name if pod is not None else "",
         )
 
