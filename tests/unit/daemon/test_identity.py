@@ -73,6 +73,9 @@ OUTSIDE = {
     "nothing": "",
     "not a cgroup file": "rubbish",
     "a user who made a group of that name": f"0::/user.slice/user-1000.slice/user@1000.service/kubepods/pod{UID}/x",
+    "the same, seen from a container": f"0::/../../../../user.slice/user-1000.slice/x.service/kubepods/pod{UID}/x",
+    "the same with the name of a slice": f"0::/../../user.slice/user-1000.slice/kubepods-pod{UNDER}.slice/x",
+    "another container of the pod that looks": f"0::/../{CONTAINERD}",
     "a group with no known parent": f"0::/mine/pod{UID}/x",
     "not quite a uid": "0::/kubepods/burstable/pod1234/x",
 }
