@@ -250,6 +250,7 @@ def test_process_of_a_pod_that_is_never_told_of_waits_for_a_bounded_time(node):
     assert not task.said(wire.SchedOn)
     node.loop.advance(pods.UNKNOWN_WAIT * 0.2)
     assert len(task.said(wire.SchedOn)) == 1
+    assert not node._node.daemon._pods._awaited
     # AND being told later changes nothing of that
     told(node, node.connect(), pods=[pod(mem=GIB)])
     assert len(task.said(wire.SchedOn)) == 1
