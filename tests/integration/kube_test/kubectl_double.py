@@ -163,7 +163,8 @@ class Cluster:
         if command[:3] == ["nvsharectl", "set", "--mode"] and "mode-ignored" in self.faults:
             return 0
         variables = {**os.environ, "NVSHARE_SOCK": self.told["socket"]}
-        return subprocess.run([sys.executable, "-m", "nvshare.cli.ctl", *command[1:]], env=variables).returncode
+        program = [sys.executable, "-m", "nvshare.cli.ctl", *command[1:]]
+        return subprocess.run(program, env=variables, check=False).returncode
 
 
 def main() -> int:
