@@ -14,10 +14,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from nvshare import __version__
+from nvshare import __version__, config
 from nvshare.cli.options import INTERRUPTED, SIZE, OneLineCommand, ResultFile, Seconds, fail, uninterrupted
 from nvshare.lab.kube_test.kubectl import Kubectl, KubectlFailed
-from nvshare.lab.kube_test.plan import Request
+from nvshare.lab.kube_test.plan import LEAST_LIMIT, Request
 from nvshare.lab.kube_test.result import NoBaseline, Result, read_baseline, result
 from nvshare.lab.kube_test.run import KubeTest, Seen, TestFailed, Watchers, manifests
 from nvshare.lab.workloads.spec import WORKLOADS
@@ -108,6 +108,8 @@ def command(
 def _require_one_kind(serial: bool, baseline: bool, mem: int | None, dynamic: bool) -> None:
     if baseline and (serial or dynamic or mem is not None):
         fail("--baseline runs without nvshare: --serial, --mem and --dynamic do not go with it", 2)
+    if mem is not None and mem < LEAST_LIMIT:
+        fail(f"--mem: {config.format_size(mem)} is too little to judge: at least {config.format_size(LEAST_LIMIT)}", 2)
     if serial and (dynamic or mem is not None):
         fail("--serial does not go with --mem and --dynamic: choose one", 2)
 

@@ -20,7 +20,9 @@ MIB = 1 << 20
 OVER, BELOW = 1.25, 0.75  # of the limit: what must fail, and what must not
 DYNAMIC_LIMIT = 1 << 30  # where a test of a changing limit begins, unless told
 RAISED = 3  # times that limit, in the end
+LEAST_LIMIT = 64 * MIB  # below it rounding would be judged
 _STEPS = 8  # of growing, per limit
+_COUNTED = 2 * MIB  # memory is counted in units of this
 _PATIENCE = 600  # seconds that a growing pod waits at its limit
 
 
@@ -62,7 +64,7 @@ class Request:
 
     @property
     def step(self) -> int:
-        return max(MIB, (self.limit or 0) // _STEPS // MIB * MIB)
+        return (self.limit or 0) // _STEPS // _COUNTED * _COUNTED
 
     @property
     def title(self) -> str:
