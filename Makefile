@@ -13,7 +13,7 @@ PY_DIRS := src tests benchmarks tools examples docs/verify test_gpu_allocation.p
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format native bench soak wheel clean
+.PHONY: help demo test lint format native stubs bench soak wheel images manifests clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ format: $(READY) ## put code into the house format
 	$(BIN)/ruff format $(PY_DIRS)
 	$(BIN)/clang-format -i $(C_FILES)
 
+stubs: ## the messages of the kubelet's API, from the definitions in src/nvshare/kube/api
+	@sh tools/stubs.sh $(PYTHON) build/stubs
+
 bench: $(READY) native ## the published table, in the model and simulated; scale and launch cost
 	$(BIN)/nvshare bench mission --model 2xT4
 	$(BIN)/nvshare bench mission --sim 2xT4 --speed 10
@@ -66,6 +69,16 @@ soak: $(READY) native ## long random runs: 100,000 event sequences, a million fr
 wheel: $(READY) ## build the wheel into dist/
 	$(BIN)/pip install -q build
 	$(BIN)/python -m build --wheel --outdir dist .
+
+IMAGE_PREFIX ?= localhost/nvshare
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/nvshare/__init__.py)
+
+images: ## container images from the wheel: make images IMAGE_PREFIX=registry.example/team
+	@rm -rf dist && $(MAKE) wheel
+	@sh tools/images.sh $(IMAGE_PREFIX) $(VERSION)
+
+manifests: ## deploy/manifests, rendered from the chart (needs helm)
+	@sh tools/manifests.sh deploy/manifests
 
 clean: ## remove everything that was built, .venv too
 	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -21,6 +21,9 @@ SYSTEM_SOCKET = Path("/var/run/nvshare/scheduler.sock")
 SOCKET_NAME = "scheduler.sock"
 LEASE_VARIABLE = "NVSHARE_LEASE"  # in the environment of a lease's processes: which one is meant
 
+MEMORY_ANNOTATION = "nvshare.com/gpu-memory-limit"
+CORES_ANNOTATION = "nvshare.com/gpu-core-limit"
+
 MODES = ("auto", "serial", "concurrent")
 SWITCH_TIMES = ("auto", "fixed")
 PRIORITIES = ("normal", "high")
@@ -31,6 +34,8 @@ MAX_SIZE = 2**56  # the core takes no larger figure seriously
 
 QUANTUM_BOUNDS = (1, 86400)
 CORE_BOUNDS = (1, 100)
+VIRTUAL_DEVICES_BOUNDS = (1, 1000)
+MEMORY_OVERSUB_BOUNDS = (1.0, 100.0)
 
 _UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGTP", start=1):
@@ -137,9 +142,9 @@ PRIORITY = _choice("NVSHARE_PRIORITY", PRIORITIES)
 SINGLE_OVERSUB = _switch("NVSHARE_ENABLE_SINGLE_OVERSUB")
 REQUIRE = _switch("NVSHARE_REQUIRE")
 DEBUG = _switch("NVSHARE_DEBUG")
-VIRTUAL_DEVICES = _whole("NVSHARE_VIRTUAL_DEVICES", 10, 1, 1000)
+VIRTUAL_DEVICES = _whole("NVSHARE_VIRTUAL_DEVICES", 10, *VIRTUAL_DEVICES_BOUNDS)
 PLACEMENT = _choice("NVSHARE_PLACEMENT", PLACEMENTS)
-MEMORY_OVERSUB_RATIO = _number("NVSHARE_GPU_MEMORY_OVERSUB_RATIO", 1.0, 1.0, 100.0)
+MEMORY_OVERSUB_RATIO = _number("NVSHARE_GPU_MEMORY_OVERSUB_RATIO", 1.0, *MEMORY_OVERSUB_BOUNDS)
 
 
 class Environment:
@@ -238,6 +243,36 @@ def scheduler_config(
     )
 
 
+@dataclass(frozen=True)
+class PluginConfig:
+    """What a device plugin starts with."""
+
+    devices_per_gpu: int = VIRTUAL_DEVICES.default
+    placement: str = PLACEMENT.default
+    ratio: float = MEMORY_OVERSUB_RATIO.default
+    card_memory: int | None = None
+    debug: bool = False
+
+
+def plugin_config(
+    environment: Environment,
+    *,
+    devices_per_gpu: int | None = None,
+    placement: str | None = None,
+    ratio: float | None = None,
+    card_memory: int | None = None,
+    debug: bool = False,
+) -> PluginConfig:
+    """The environment's settings, each replaced by the command line's where that is given."""
+    return PluginConfig(
+        devices_per_gpu=environment.get(VIRTUAL_DEVICES) if devices_per_gpu is None else devices_per_gpu,
+        placement=environment.get(PLACEMENT) if placement is None else placement,
+        ratio=environment.get(MEMORY_OVERSUB_RATIO) if ratio is None else ratio,
+        card_memory=environment.get(CARD_MEMORY) if card_memory is None else card_memory,
+        debug=debug or environment.get(DEBUG),
+    )
+
+
 def host_memory_budget(meminfo: Path = Path("/proc/meminfo")) -> int | None:
     """Bytes of host memory that swapped-out device memory may take, unless somebody sets it; None: not known."""
     try:
@@ -324,6 +359,27 @@ def scheduler_socket(user: bool, environ: Mapping[str, str] | None = None) -> Pa
     if chosen:
         return Path(chosen)
     return user_socket(environ) if user else SYSTEM_SOCKET
+
+
+@dataclass(frozen=True)
+class ClusterPlace:
+    """What a pod is told of its cluster; None and empty outside of one."""
+
+    node: str
+    service: tuple[str, int] | None  # where the API server is
+    kubeconfig: Path | None
+
+
+def cluster_place(environ: Mapping[str, str] | None = None) -> ClusterPlace:
+    """From ``NODE_NAME``, ``KUBERNETES_SERVICE_HOST`` and ``_PORT``, and ``KUBECONFIG`` (one file)."""
+    environ = os.environ if environ is None else environ
+    host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    kubeconfig = environ.get("KUBECONFIG", "")
+    return ClusterPlace(
+        environ.get("NODE_NAME", ""),
+        (host, int(port)) if host and port.isdecimal() else None,
+        Path(kubeconfig) if kubeconfig else None,
+    )
 
 
 def child_environment(changes: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:

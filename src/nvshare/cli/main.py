@@ -20,6 +20,7 @@ SUBCOMMANDS = {
     "demo": "a short demonstration on the real or a simulated GPU",
     "bench": "measure: the scenarios of the published table",
     "report": "show or compare what was measured, as tables and a page",
+    "kube-test": "prove sharing on a Kubernetes cluster",
 }
 
 
@@ -33,7 +34,7 @@ class _Lazy(PlainGroup):
         if cmd_name not in SUBCOMMANDS:
             return None
         with uninterrupted():
-            command: click.Command = importlib.import_module(f"nvshare.cli.{cmd_name}").command
+            command: click.Command = importlib.import_module(f"nvshare.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -36,6 +36,7 @@ class ClientConnection(asyncio.Protocol):
             None  # the process whose descendants form the group that lives with this connection
         )
         self.owned_lease: str | None = None  # that lives with this connection
+        self.pods_listed: set[str] | None = None  # uids so far, while it tells of all pods there are
         self.awaits_lease = False  # it was asked for and not answered yet
         self._decoder = Decoder()
         self._encoder = Encoder()
@@ -133,6 +134,10 @@ class ClientConnection(asyncio.Protocol):
         if self._pidfd is not None:
             self.daemon.loop.add_reader(self._pidfd, self.hang_up)
         return True
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     # --- a reply that comes later
 

@@ -9,6 +9,7 @@ import os
 import secrets
 import threading
 from collections import Counter, deque
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from nvshare.daemon.contexts import ContextMeter, Recorded
 from nvshare.daemon.leases import LeaseDesk
 from nvshare.daemon.offences import OffenceLog
 from nvshare.daemon.outsiders import Look, Outsiders
+from nvshare.daemon.pods import PodDesk
 from nvshare.daemon.translate import registration, to_message
 from nvshare.gpu.cards import CardSource, ProcessMemory
 from nvshare.wire import messages as wire
@@ -78,6 +80,8 @@ class Daemon:
         max_connections: int = MAX_CONNECTIONS,
         about: dict[str, Any] | None = None,
         lease_marker: Path | None = None,
+        pods_file: Path | None = None,
+        pod_of: Callable[[int], str | None] | None = None,
     ) -> None:
         self.loop = loop
         self.offences = OffenceLog()
@@ -102,13 +106,15 @@ class Daemon:
         self._asked_status: list[ClientConnection] = []
         self._status_again = 0.0  # when the next snapshot may be taken
         self._idle_since: float | None = self._now
-        self._own_pod = identity.pod_of(os.getpid())
+        self._kernel_pod_of = pod_of or identity.pod_of
+        self._own_pod = self._kernel_pod_of(os.getpid())
         self._leases = LeaseDesk(self, self._runs, lease_marker)
         cards = source.cards()
         self._about = {**(about or {}), "cards": [card.uuid for card in cards]}
         self.known_gpus = frozenset(card.uuid for card in cards)
         for card in cards:
             self.dispatch(events.GpuAdded(self.now(), card.uuid, card.total, card.name, card_memory))
+        self._pods = PodDesk(self, pods_file)
         self._housekeeping = loop.call_later(SAMPLE_PERIOD, self._keep_house)
 
     def close(self) -> None:
@@ -117,6 +123,7 @@ class Daemon:
         if self._timer is not None:
             self._timer.cancel()
         self._leases.close()
+        self._pods.close()
         self._core = _Stopped()
         for connection in list(self._connections):
             connection.hang_up()
@@ -202,9 +209,23 @@ class Daemon:
 
     def register(self, connection: ClientConnection, message: wire.Register, gpus: tuple[events.HeldGpu, ...]) -> None:
         """REGISTER of a connection that is not registered yet."""
+        pod = self._pod_of(connection.peer.pid)
+
+        def proceed() -> None:
+            if not connection.closed:
+                self._register(connection, message, gpus, pod)
+                connection.continue_reading()
+
+        if self._pods.when_known(pod, proceed):
+            connection.wait_for_reply()
+        else:
+            self._register(connection, message, gpus, pod)
+
+    def _register(
+        self, connection: ClientConnection, message: wire.Register, gpus: tuple[events.HeldGpu, ...], pod: str | None
+    ) -> None:
         pid = connection.peer.pid
         client = self._client_id(message.previous_id, pid)
-        pod = self._pod_of(pid)
         connection.ancestors = tuple(identity.ancestry(pid))
         group = self._leases.group_of(identity.group_of(connection.ancestors, pod, self._runs, client), pid)
         event = registration(
@@ -261,6 +282,7 @@ class Daemon:
             del self._clients[connection.client]
             self.dispatch(events.ClientGone(self.now(), connection.client))
         self._leases.ended(connection)
+        self._pods.ended(connection)
         pid = connection.owned_run
         if pid is not None:
             del self._run_owners[pid]
@@ -353,6 +375,10 @@ class Daemon:
             if request["op"] == "lease":
                 self._leases.ask(connection, request)
                 return
+            if request["op"] == "pods":
+                self._require_operator(connection)
+                self._pods.ask(connection, request)
+                return
             operation = {"set": self._set, "limit": self._limit, "run": self._run}[request["op"]]
             answer = control.reply(**operation(connection, request))
         except control.ControlError as error:
@@ -360,7 +386,8 @@ class Daemon:
         connection.send(wire.ControlReply(answer))
 
     def _require_operator(self, connection: ClientConnection) -> None:
-        if not identity.is_operator(connection.peer, self._own_pod):
+        peer = connection.peer
+        if not identity.is_operator(peer, self._kernel_pod_of(peer.pid), self._own_pod):
             raise control.ControlError(
                 f"only root or the scheduler's own user (uid {os.geteuid()}), outside of containers, may change "
                 "settings; status is open to everybody"
@@ -428,8 +455,12 @@ class Daemon:
             return self.group_around(tuple(identity.ancestry(int(target.value))))
         if target.kind == "lease":
             return self._leases.group_named(target.value)
+        known_pod = self._pods.group_named(target.value) if target.kind == "pod" else None
+        if known_pod is not None:
+            return known_pod
         for client, connection in self._clients.items():
-            names = {"client": f"{client:016x}", "pid": str(connection.peer.pid), "pod": connection.pod_name}
+            claimed = "" if self._pods.knows(connection.group) else connection.pod_name
+            names = {"client": f"{client:016x}", "pid": str(connection.peer.pid), "pod": claimed}
             if names.get(target.kind) == target.value:
                 return connection.group
         raise control.ControlError(f"there is no {target}; nvsharectl status shows who is there")
@@ -463,7 +494,7 @@ class Daemon:
 
     def _pod_of(self, pid: int) -> str | None:
         """A scheduler inside a pod that serves that pod: everybody is in it, so it tells nobody apart."""
-        pod = identity.pod_of(pid)
+        pod = self._kernel_pod_of(pid)
         return None if pod == self._own_pod else pod
 
     def group_around(self, run_and_ancestors: tuple[int, ...]) -> str:

@@ -1,0 +1,146 @@
+"""What came of a test: the report's lines, verdicts and sentences, and the same for machines. Pure, but for a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nvshare.lab.findings import pod_findings
+from nvshare.lab.kube_test.evidence import Evidence, PodSeen
+from nvshare.lab.kube_test.holding import holdings, switches
+from nvshare.lab.kube_test.plan import Request
+from nvshare.lab.kube_test.run import ended_badly
+from nvshare.lab.kube_test.verdicts import EXPECTED, judge
+from nvshare.lab.mission import Row, make_row
+from nvshare.lab.outcome import Outcome, TaskResult
+from nvshare.lab.report import RULE, task_report
+from nvshare.lab.stress.verdicts import Verdict
+
+KIND, VERSION = "kube-test", 1
+_TEST = 0
+SOURCE = "kubernetes"
+_WORDS = {True: "PASS", False: "FAIL", None: "SKIP"}
+
+
+@dataclass(frozen=True)
+class Result:
+    request: Request
+    tasks: tuple[TaskResult, ...]
+    verdicts: tuple[Verdict, ...]
+    findings: tuple[str, ...]
+    messages: tuple[str, ...]
+    row: Row | None
+    timeline: list[dict[str, Any]]
+
+    @property
+    def passed(self) -> bool:
+        return all(verdict.passed is not False for verdict in self.verdicts)
+
+    def text(self) -> str:
+        """The whole report."""
+        verdicts = (f"[{_WORDS[one.passed]}] {one.name}: {one.detail}" for one in self.verdicts)
+        word = "PASSED" if self.passed else "FAILED"
+        return "\n".join([task_report(self.tasks), *self.messages, RULE, *self.findings, *verdicts, word])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": KIND,
+            "version": VERSION,
+            "source": SOURCE,
+            "node": self.request.title,
+            "request": asdict(self.request),
+            "passed": self.passed,
+            "tasks": [asdict(task) for task in self.tasks],
+            "rows": [_check(verdict) for verdict in self.verdicts],
+            "findings": list(self.findings),
+            "messages": list(self.messages),
+            "measured": None if self.row is None else self.row.to_dict(),
+            "timeline": self.timeline,
+        }
+
+
+def _check(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as all reports of checks have it."""
+    expected = EXPECTED[verdict.name]
+    return {"check": verdict.name, "expected": expected, "seen": verdict.detail, "ok": verdict.passed, "seconds": None}
+
+
+def result(request: Request, evidence: Evidence, baseline_s: float | None) -> Result:
+    tasks = tuple(evidence.result(pod) for pod in evidence.pods)
+    row = _row(request, evidence, tasks, baseline_s)
+    return Result(
+        request=request,
+        tasks=tasks,
+        verdicts=tuple(judge(request, evidence)),
+        findings=tuple(pod_findings(row, baseline_s is not None) if row else ()),
+        messages=tuple(ended_badly(evidence.pods)),
+        row=row,
+        timeline=_timeline(evidence),
+    )
+
+
+def _row(request: Request, evidence: Evidence, tasks: Sequence[TaskResult], baseline_s: float | None) -> Row | None:
+    """None where no pod was to finish a workload."""
+    if request.dynamic or not any(task.expected == "PASS" for task in tasks):
+        return None
+    turns = sum(switches(list(holdings(node.log).values())) for node in evidence.nodes)
+    outcome = Outcome(tuple(tasks), switches=turns)
+    in_turns = any(node.log.shortages for node in evidence.nodes) or request.serial
+    return make_row(
+        _TEST, request.title, request.workload.name, request.mode, outcome, SOURCE, baseline_s, in_turns=in_turns
+    )
+
+
+def _timeline(evidence: Evidence) -> list[dict[str, Any]]:
+    """Who had which card when, in seconds since the first had any."""
+    per_gpu = evidence.per_gpu()
+    had = {client: holding for node in evidence.nodes for client, holding in holdings(node.log).items()}
+    spans = {
+        pod.plan.name: holding.spans
+        for pods in per_gpu.values()
+        for pod in pods
+        if (holding := had.get(evidence.result(pod).client))
+    }
+    ends = [(span.begin, span.end) for one in spans.values() for span in one]
+    first, last = min((begin for begin, _ in ends), default=0.0), max((end for _, end in ends), default=0.0)
+
+    def held(pod: PodSeen) -> list[tuple[float, float]]:
+        return [(round(span.begin - first, 3), round(span.end - first, 3)) for span in spans.get(pod.plan.name, ())]
+
+    return [
+        {
+            "gpu": gpu,
+            "index": index,
+            "capacity": capacity,
+            "seconds": round(last - first, 3),
+            "resolution_s": 0.0,
+            "tasks": [{"task": pod.plan.name, "held": held(pod), "memory": []} for pod in per_gpu[gpu]],
+        }
+        for node in evidence.nodes
+        for index, (gpu, capacity) in enumerate(node.gpus.items())
+        if gpu in per_gpu
+    ]
+
+
+class NoBaseline(Exception):
+    """A file that holds no baseline of this workload; the text says why."""
+
+
+def read_baseline(path: Path, request: Request) -> float:
+    """Seconds that the same workload took in an earlier ``--baseline`` test."""
+    try:
+        content = json.loads(path.read_text())
+        ours = content["kind"] == KIND and content["version"] == VERSION
+        row, asked = content["measured"], content["request"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise NoBaseline(f"{path} is no result of nvshare kube-test --json") from None
+    if not ours:
+        raise NoBaseline(f"{path} is a result of another version of nvshare kube-test")
+    if not asked["baseline"] or row is None or not content["passed"]:
+        raise NoBaseline(f"{path} holds no baseline that passed: make one with --baseline --json {path}")
+    if asked["workload"] != asdict(request.workload):
+        raise NoBaseline(f"{path} is the baseline of another workload ({asked['workload']['name']})")
+    return float(row["duration_s"])
