@@ -28,8 +28,9 @@ static struct {
 	bool watching;       /* nothing runs: the next submission wakes this thread */
 	uint64_t begun_with; /* submissions */
 	uint64_t submissions;
-	uint64_t pause; /* until the next look, while nothing is submitted, ns */
-	uint64_t closer_at;
+	uint64_t pause;       /* until the next look, while nothing is submitted, ns */
+	uint64_t closer_at;   /* when it was last asked for a marker, ns */
+	uint64_t closer_from; /* submissions, then */
 	/* closing */
 	uint64_t idle_since; /* unless more than `submissions` went through; 0: it was not idle */
 	enum nvs_turn_reason reason;
@@ -178,7 +179,8 @@ static uint64_t follow_closing(uint64_t now)
 		finish(ended ? turn.reason : NVS_TURN_STUCK, ended ? ended_at(now) : now);
 		return 0;
 	}
-	uint64_t pending = nvs_pace_pending();
+	uint32_t ahead;
+	uint64_t pending = nvs_pace_pending(&ahead);
 	if (!turn.told)
 		FOR_EACH_NEEDED (gpu)
 			send_over(gpu, turn.reason, used_until(now), pending > NVS_NS_PER_US ? pending : NVS_NS_PER_US);
@@ -311,6 +313,17 @@ static uint64_t turn_end(void)
 	return end;
 }
 
+/* Submissions without a marker may be long. The next one gets a marker where there is none behind it, or only one: what
+ * comes when that one is reached would be too late. */
+static void mark_next(uint64_t submissions, uint32_t ahead, uint64_t now)
+{
+	if (ahead > 1 || submissions == turn.closer_from || now < turn.closer_at + CLOSER_EVERY_NS)
+		return;
+	turn.closer_from = submissions;
+	turn.closer_at = now;
+	nvs_gate_look_closer();
+}
+
 /* Closely while the end may be near, for the end of what is used is told to the fraction of a millisecond. */
 static uint64_t next_look(uint64_t now)
 {
@@ -318,11 +331,9 @@ static uint64_t next_look(uint64_t now)
 	bool more = submissions != turn.submissions;
 	turn.submissions = submissions;
 	nvs_meter_poll();
-	uint64_t pending = nvs_pace_pending();
-	if (more && pending == 0 && now >= turn.closer_at + CLOSER_EVERY_NS) {
-		turn.closer_at = now;
-		nvs_gate_look_closer(); /* those without a marker may be long */
-	}
+	uint32_t ahead;
+	uint64_t pending = nvs_pace_pending(&ahead);
+	mark_next(submissions, ahead, now);
 	if (more || pending != 0) {
 		turn.pause = 0;
 		return now + between(pending / 2, more ? FOLLOW_NS : QUIET_FIRST_NS, LATER_NS);

@@ -54,8 +54,8 @@ uint32_t nvs_pace_waiting(void);
 /* For how long work of this process was seen in flight, in all; seen by nvs_pace_pending. */
 uint64_t nvs_pace_behind_us(CUdevice device);
 void nvs_pace_after_fork(void);
-/* How long the work in flight takes, as far as markers tell, ns; not while a submission passes. */
-uint64_t nvs_pace_pending(void);
+/* How long the work in flight takes, as far as markers tell, ns; not while a submission passes. And how many tell. */
+uint64_t nvs_pace_pending(uint32_t *ahead);
 
 /* What a submission takes, ns (0: not known), and how many may be in flight while PACED, if they take `recent_ns` now
  * in case that is more. */

@@ -251,7 +251,9 @@ void nvs_pace_mark(struct nvs_thread *self, CUstream stream)
 	pthread_mutex_unlock(&pace->lock);
 }
 
-static uint64_t most_pending; /* of those visited, ns; guarded by nvs_streams_lock */
+/* Of those visited; guarded by nvs_streams_lock. */
+static uint64_t most_pending; /* ns */
+static uint32_t markers_ahead;
 
 /* Work was in flight from the moment its marker was set: for what of that time nobody had seen it yet, the GPU was
  * behind. The lock is held. */
@@ -285,6 +287,7 @@ static bool look_at_pending(struct nvs_context *context)
 		if (reached(marker))
 			continue;
 		rest += marker->count * cost;
+		markers_ahead++;
 		if (marker->state == NVS_MARKER_RECORDED && (oldest == NULL || marker->before < oldest->before))
 			oldest = marker;
 	}
@@ -299,13 +302,15 @@ static bool look_at_pending(struct nvs_context *context)
 	return true;
 }
 
-uint64_t nvs_pace_pending(void)
+uint64_t nvs_pace_pending(uint32_t *ahead)
 {
 	pthread_mutex_lock(&nvs_streams_lock);
 	most_pending = 0;
+	markers_ahead = 0;
 	if (!atomic_load(&nvs_exiting))
 		nvs_each_context(look_at_pending);
 	uint64_t pending = most_pending;
+	*ahead = markers_ahead;
 	pthread_mutex_unlock(&nvs_streams_lock);
 	return pending;
 }
