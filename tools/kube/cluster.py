@@ -30,9 +30,9 @@ from settings import ADDRESS, API_SERVICE, BRIDGE, NODE, Settings
 from nvshare.procfs import start_time
 
 DIRECTORY = Path("/tmp/nvshare-kube")
-CGROUP = "nvshare-kube"
 VARIABLE = "NVSHARE_KUBE"  # tells the tests where they run: "real", or why there is no cluster
 
+_OWNER = "owner"  # the process that the cluster ends with, beside the programs of it
 _START_SECONDS = 120.0
 _STOP_SECONDS = 20.0
 # The kubelet wants these of the machine. It gets files of its own that already say so, and changes nothing.
@@ -52,26 +52,32 @@ class ClusterError(Exception):
 
 
 class Cluster:
-    """The one cluster of this machine. An object may be made at any time, by any process, to look at it or end it."""
+    """The cluster of one directory. An object may be made at any time, by any process, to look at it or end it."""
 
     def __init__(self, directory: Path = DIRECTORY) -> None:
         self.directory = directory
-        self.settings = Settings(directory, binaries(), CGROUP)
+        self.settings = Settings(directory, binaries(), directory.name)
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     # ---- the whole
 
-    def up(self) -> None:
-        """From nothing to a node that is ready, with our images; what was left of an earlier one is removed first."""
+    def up(self, names: Sequence[str] = (), kept: bool = False) -> None:
+        """From nothing to a node that is ready, with our image under further ``names``.
+
+        What a crash left of an earlier one is removed first. ``kept``: it shall outlive this process.
+        """
+        self.refuse_a_second()
         self.down()
         for name in ("pids", "logs", "sysctl", "etcd", *_OWN_PLACES):
             (self.directory / name).mkdir(parents=True)
+        if not kept:
+            (self.directory / "pids" / _OWNER).write_text(f"{os.getpid()} {start_time(os.getpid())}")
         self.settings.write(image.PAUSE)
-        cgroups.make(CGROUP)
+        cgroups.make(self.settings.cgroup)
         self._make_namespaces()
         for name in ("etcd", "containerd", "kube-apiserver"):
             self.start(name)
-        self._import_images()
+        self._import_images(names)
         self._wait_for("the API server", lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok")
         for name in ("kube-controller-manager", "kube-scheduler", "kubelet"):
             self.start(name)
@@ -79,7 +85,7 @@ class Cluster:
         self._wait_for("service accounts", lambda: "default" in self.kubectl("get", "sa", "default", check=False))
 
     def down(self) -> None:
-        cgroups.remove(CGROUP)
+        cgroups.remove(self.settings.cgroup)
         for child in self._children.values():
             child.wait()
         self._children.clear()
@@ -153,11 +159,16 @@ class Cluster:
         if pid is None:
             raise ClusterError("no cluster is up; start it with: python tools/kube/cluster.py up")
         enter = ["nsenter", f"--target={pid}", "--mount", "--net", f"--wd={Path.cwd()}", "--"]
-        return [*_joining(), *enter, *argv]
+        return [*self._joining(), *enter, *argv]
+
+    def _joining(self) -> list[str]:
+        """A command that makes itself a member of the cluster's control groups and becomes what follows."""
+        files = [str(path) for path in cgroups.make(self.settings.cgroup)]
+        return ["sh", "-c", f'for file in {" ".join(files)}; do echo $$ > $file; done; exec "$@"', "sh"]
 
     def _make_namespaces(self) -> None:
         child = subprocess.Popen(
-            [*_joining(), "unshare", "--mount", "--net", "--propagation=private", "sleep", "infinity"],
+            [*self._joining(), "unshare", "--mount", "--net", "--propagation=private", "sleep", "infinity"],
             stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         self._children[child.pid] = child
@@ -181,9 +192,17 @@ class Cluster:
         ]
         self.run(["sh", "-ec", "\n".join(steps)])
 
-    def _import_images(self) -> None:
+    def refuse_a_second(self) -> None:
+        """``ClusterError`` when there is one that is nobody's to remove."""
+        owner = self._pid(_OWNER)
+        if owner is not None and owner != os.getpid():
+            raise ClusterError(f"process {owner} has a cluster in {self.directory}: wait for it, or name another place")
+        if self.is_up and not (self.directory / "pids" / _OWNER).exists():
+            raise ClusterError(f"a cluster is up in {self.directory}; end it with: python tools/kube/cluster.py down")
+
+    def _import_images(self, names: Sequence[str]) -> None:
         archive = self.directory / "images.tar"
-        image.write_archive([image.pause_image(), image.nvshare_image()], archive)
+        image.write_archive([image.pause_image(), image.nvshare_image(names)], archive)
         ctr = ["ctr", f"--address={self.settings.containerd_socket}", "--namespace=k8s.io"]
         self._wait_for("containerd", lambda: self.run([*ctr, "version"], True, False).returncode == 0)
         self.run([*ctr, "images", "import", str(archive)], capture=True)
@@ -215,17 +234,12 @@ class Cluster:
             time.sleep(0.2)
 
 
-def _joining() -> list[str]:
-    """A command that makes itself a member of the cluster's control groups and becomes what follows."""
-    files = [str(path) for path in cgroups.make(CGROUP)]
-    return ["sh", "-c", f'for file in {" ".join(files)}; do echo $$ > $file; done; exec "$@"', "sh"]
-
-
 def _run(cluster: Cluster, command: Sequence[str]) -> int:
     reason = missing()
     if reason is not None:
         print(f"no cluster: {reason}", file=sys.stderr)
         return subprocess.run(command, env={**os.environ, VARIABLE: f"missing: {reason}"}, check=False).returncode
+    cluster.refuse_a_second()
     try:
         cluster.up()
         return cluster.run(command, check=False).returncode
@@ -239,11 +253,12 @@ def _end(number: int, _frame: object) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path, default=DIRECTORY, help="its place and name; a second needs another")
     parser.add_argument("what", choices=["up", "down", "shell", "run"])
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _end)
-    cluster = Cluster()
+    cluster = Cluster(arguments.directory)
     if arguments.what == "run":
         return _run(cluster, arguments.command)
     if arguments.what == "shell":
@@ -255,7 +270,7 @@ def main() -> int:
     if reason is not None:
         print(f"no cluster: {reason}", file=sys.stderr)
         return 1
-    cluster.up()
+    cluster.up(kept=True)
     print("the cluster is up: python tools/kube/cluster.py shell")
     return 0
 

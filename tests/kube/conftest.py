@@ -1,0 +1,54 @@
+"""Where the tests of the Kubernetes part run: on doubles, or on a real cluster when ``NVSHARE_KUBE`` says so.
+
+``make test-kube`` sets it to ``real``, or to ``missing: …`` with the reason why this machine can have no cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+_HERE = Path(__file__).parent
+sys.path[:0] = [str(_HERE), str(_HERE.parents[1] / "tools" / "kube")]
+
+if TYPE_CHECKING:
+    from real import RealWorld
+    from world import World
+
+_WHERE = os.environ.get("NVSHARE_KUBE", "doubles")
+_MISSING = "missing: "
+
+
+@pytest.fixture(scope="session")
+def real_world(runtime_directory: str) -> Iterator[RealWorld]:
+    """The cluster that this process was started in."""
+    if _WHERE.startswith(_MISSING):
+        pytest.skip(f"no cluster: {_WHERE.removeprefix(_MISSING)}")
+    if _WHERE != "real":
+        pytest.skip("needs a real cluster: make test-kube")
+    from cluster import Cluster
+    from real import RealWorld
+
+    world = RealWorld(Cluster(Path(os.environ["KUBECONFIG"]).parents[1]))
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """A node without pods; what a test leaves behind is removed."""
+    if _WHERE == "doubles":
+        from doubles.world import DoublesWorld
+
+        world = DoublesWorld()
+        yield world
+        world.close()
+        return
+    real: RealWorld = request.getfixturevalue("real_world")
+    yield real
+    real.delete_all()

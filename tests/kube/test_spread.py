@@ -1,0 +1,103 @@
+"""Load is spread, and stays so whatever is restarted."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from itertools import cycle
+
+import pytest
+from world import Pod, World
+
+_ROUNDS = 200 if os.environ.get("NVSHARE_SOAK") else 10
+_MOST = 12  # pods that come or go in one round
+_CROWD = 60  # pods beyond which a round only removes
+_PATIENCE = 60.0
+
+
+class Node:
+    """A world's pods by card, as the test itself made and removed them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._made = 0
+        self.pods: dict[Pod, str] = {}
+
+    def load(self) -> dict[str, int]:
+        counts = Counter(self.pods.values())
+        return {gpu: counts[gpu] for gpu in self._world.gpus}
+
+    def add(self) -> None:
+        """One more pod, which has to land on a card that has the fewest."""
+        before = self.load()
+        self._made += 1
+        pod = self._world.create(f"spread-{self._made}")
+        gpu = gpu_of(self._world, pod)
+        assert before[gpu] == min(before.values()), f"{pod.name} landed on {gpu}, with these loads: {before}"
+        self.pods[pod] = gpu
+
+    def remove(self, pods: list[Pod]) -> None:
+        for pod in pods:
+            self._world.delete(pod, wait=False)
+        for pod in pods:
+            self._world.delete(pod)
+            del self.pods[pod]
+
+
+def gpu_of(world: World, pod: Pod) -> str:
+    """The card of the pod's only device, as soon as the kubelet chose it."""
+    deadline = time.monotonic() + _PATIENCE
+    while not (devices := world.devices(pod)):
+        assert time.monotonic() < deadline, f"{pod.name} got no device; {world.events(pod)}"
+        time.sleep(0.02)
+    (device,) = devices
+    return device.partition("__")[0]
+
+
+@pytest.fixture
+def node(world: World) -> Node:
+    return Node(world)
+
+
+@pytest.mark.timeout(300)
+def test_eight_pods_land_one_per_gpu_and_forty_five_per_gpu(world: World, node: Node) -> None:
+    for per_gpu, pods in ((1, 8), (5, 40)):
+        while len(node.pods) < pods:
+            node.add()
+        assert node.load() == dict.fromkeys(world.gpus, per_gpu)
+    for pod in node.pods:
+        world.wait_running(pod)
+
+
+@pytest.mark.timeout(120 + 40 * _ROUNDS)
+def test_each_new_pod_lands_on_a_card_with_the_fewest_whatever_was_restarted(world: World, node: Node) -> None:
+    restarts = cycle(("", "", "plugin", "", "kubelet", "", "plugin kubelet", ""))
+    for number, restart in zip(range(_ROUNDS), restarts, strict=False):
+        chance = random.Random(number)
+        if "plugin" in restart:
+            world.restart_plugin()
+        if "kubelet" in restart:
+            world.restart_kubelet()
+        coming = chance.randint(1, _MOST) if len(node.pods) < _CROWD else 0
+        going = chance.sample(list(node.pods), min(len(node.pods), chance.randint(1, _MOST)))
+        steps = [None] * coming + list(going)
+        chance.shuffle(steps)
+        for step in steps:
+            if step is None:
+                node.add()
+            else:
+                node.remove([step])
+
+
+@pytest.mark.timeout(300)
+def test_pods_finish_their_workloads_on_the_cards_they_were_given(world: World) -> None:
+    command = ["python3", "-m", "nvshare.lab.workloads", "add-small", "--iterations", "200", "--time-scale", "10"]
+    pods = [world.create(f"work-{number}", command=command) for number in range(len(world.gpus) + 2)]
+    for pod in pods:
+        code = world.wait_done(pod)
+        text = world.logs(pod)
+        assert code == 0, text
+        assert "PASS" in text.splitlines()
+        assert "Successfully initialized nvshare GPU" in text
