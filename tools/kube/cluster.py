@@ -33,6 +33,7 @@ DIRECTORY = Path("/tmp/nvshare-kube")
 VARIABLE = "NVSHARE_KUBE"  # tells the tests where they run: "real", or why there is no cluster
 
 _OWNER = "owner"  # the process that the cluster ends with, beside the programs of it
+_KEPT_LOGS = image.ROOT / "build" / "kube-logs"  # of the last run, after its end
 _START_SECONDS = 120.0
 _STOP_SECONDS = 20.0
 # The kubelet wants these of the machine. It gets files of its own that already say so, and changes nothing.
@@ -244,6 +245,8 @@ def _run(cluster: Cluster, command: Sequence[str]) -> int:
         cluster.up()
         return cluster.run(command, check=False).returncode
     finally:
+        shutil.rmtree(_KEPT_LOGS, ignore_errors=True)
+        shutil.copytree(cluster.directory / "logs", _KEPT_LOGS)
         cluster.down()
 
 
