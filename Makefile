@@ -13,7 +13,7 @@ PY_DIRS := src tests benchmarks tools examples test_gpu_allocation.py
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format native bench soak test-kube soak-kube wheel clean
+.PHONY: help demo test lint format native stubs bench soak test-kube soak-kube wheel clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ format: $(READY) ## put code into the house format
 	$(BIN)/ruff check --fix $(PY_DIRS)
 	$(BIN)/ruff format $(PY_DIRS)
 	$(BIN)/clang-format -i $(C_FILES)
+
+stubs: ## the messages of the kubelet's API, from the definitions in src/nvshare/kube/api
+	@sh tools/stubs.sh $(PYTHON) build/stubs
 
 bench: $(READY) native ## the published table, in the model and simulated; scale and launch cost
 	$(BIN)/nvshare bench mission --model 2xT4

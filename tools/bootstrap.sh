@@ -27,4 +27,4 @@ fi
 
 echo "nvshare: setting up $venv (once; about a minute)"
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[dev,kube]'

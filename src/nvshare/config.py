@@ -31,6 +31,8 @@ MAX_SIZE = 2**56  # the core takes no larger figure seriously
 
 QUANTUM_BOUNDS = (1, 86400)
 CORE_BOUNDS = (1, 100)
+VIRTUAL_DEVICES_BOUNDS = (1, 1000)
+MEMORY_OVERSUB_BOUNDS = (1.0, 100.0)
 
 _UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGTP", start=1):
@@ -137,9 +139,9 @@ PRIORITY = _choice("NVSHARE_PRIORITY", PRIORITIES)
 SINGLE_OVERSUB = _switch("NVSHARE_ENABLE_SINGLE_OVERSUB")
 REQUIRE = _switch("NVSHARE_REQUIRE")
 DEBUG = _switch("NVSHARE_DEBUG")
-VIRTUAL_DEVICES = _whole("NVSHARE_VIRTUAL_DEVICES", 10, 1, 1000)
+VIRTUAL_DEVICES = _whole("NVSHARE_VIRTUAL_DEVICES", 10, *VIRTUAL_DEVICES_BOUNDS)
 PLACEMENT = _choice("NVSHARE_PLACEMENT", PLACEMENTS)
-MEMORY_OVERSUB_RATIO = _number("NVSHARE_GPU_MEMORY_OVERSUB_RATIO", 1.0, 1.0, 100.0)
+MEMORY_OVERSUB_RATIO = _number("NVSHARE_GPU_MEMORY_OVERSUB_RATIO", 1.0, *MEMORY_OVERSUB_BOUNDS)
 
 
 class Environment:
@@ -211,6 +213,36 @@ def scheduler_config(
         host_memory=environment.get(HOST_MEMORY),
         debug=debug or environment.get(DEBUG),
         defaulted=frozenset(defaulted),
+    )
+
+
+@dataclass(frozen=True)
+class PluginConfig:
+    """What a device plugin starts with."""
+
+    devices_per_gpu: int = VIRTUAL_DEVICES.default
+    placement: str = PLACEMENT.default
+    ratio: float = MEMORY_OVERSUB_RATIO.default
+    card_memory: int | None = None
+    debug: bool = False
+
+
+def plugin_config(
+    environment: Environment,
+    *,
+    devices_per_gpu: int | None = None,
+    placement: str | None = None,
+    ratio: float | None = None,
+    card_memory: int | None = None,
+    debug: bool = False,
+) -> PluginConfig:
+    """The environment's settings, each replaced by the command line's where that is given."""
+    return PluginConfig(
+        devices_per_gpu=environment.get(VIRTUAL_DEVICES) if devices_per_gpu is None else devices_per_gpu,
+        placement=environment.get(PLACEMENT) if placement is None else placement,
+        ratio=environment.get(MEMORY_OVERSUB_RATIO) if ratio is None else ratio,
+        card_memory=environment.get(CARD_MEMORY) if card_memory is None else card_memory,
+        debug=debug or environment.get(DEBUG),
     )
 
 

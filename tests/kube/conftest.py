@@ -45,10 +45,14 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if _WHERE == "doubles":
         from doubles.world import DoublesWorld
 
-        world = DoublesWorld()
-        yield world
-        world.close()
+        doubles = DoublesWorld("8xT4")
+        try:
+            yield doubles
+        finally:
+            doubles.close()
         return
     real: RealWorld = request.getfixturevalue("real_world")
-    yield real
-    real.delete_all()
+    try:
+        yield real
+    finally:
+        real.delete_all()

@@ -17,13 +17,13 @@ import grpc
 from api import Api
 from cluster import Cluster
 from image import IMAGE
-from nvshare.kube.api import podresources_pb2
-from nvshare.kube.api.services import CHANNEL_OPTIONS, POD_RESOURCES
 from settings import NODE
 from world import GPU, GPUMEM, NotAdmitted, Pod
 
 from nvshare import native
 from nvshare.gpu import sim
+from nvshare.kube.api import podresources_pb2
+from nvshare.kube.api.services import CHANNEL_OPTIONS, POD_RESOURCES
 
 SOCKET = Path("/var/run/nvshare/scheduler.sock")
 LIBRARY = Path("/var/lib/nvshare/lib")
@@ -62,7 +62,6 @@ class RealWorld:
         self._start("nvshare-scheduler")
         wait_for("the scheduler", SOCKET.exists)
         self._start("nvshare-device-plugin", "--simulated", str(self._node.directory))
-        self._start("nvshare-pod-watch")
         self._wait_registered()
 
     def _start(self, program: str, *options: str) -> None:
@@ -206,7 +205,7 @@ class RealWorld:
 
     def close(self) -> None:
         self.delete_all()
-        for program in ("nvshare-pod-watch", "nvshare-device-plugin", "nvshare-scheduler"):
+        for program in ("nvshare-device-plugin", "nvshare-scheduler"):
             self._cluster.stop(program)
         sim.down(self._node.name)
 

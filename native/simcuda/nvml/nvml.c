@@ -3,8 +3,10 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "node/node.h"
 
@@ -83,6 +85,8 @@ __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t 
 		return "Insufficient Size";
 	case NVML_ERROR_FUNCTION_NOT_FOUND:
 		return "Function Not Found";
+	case NVML_ERROR_GPU_IS_LOST:
+		return "GPU is lost";
 	case NVML_ERROR_UNKNOWN:
 		break;
 	}
@@ -94,13 +98,24 @@ static bool ready(void)
 	return users > 0 && node != NULL;
 }
 
+/* A card falls off the bus while a file named after it is in the node's directory (SimNode.lose in sim.py). */
+static bool lost(unsigned gpu)
+{
+	char path[4096];
+	const char *directory = getenv("NVSHARE_SIM_NODE");
+	snprintf(path, sizeof(path), "%s/lost-%s", directory != NULL ? directory : "", node->gpus[gpu].uuid);
+	return access(path, F_OK) == 0;
+}
+
 /* What is wrong with a call about a device that fills `out`. */
 static nvmlReturn_t check(nvmlDevice_t device, const void *out)
 {
 	if (!ready())
 		return NVML_ERROR_UNINITIALIZED;
 	bool known = device >= devices && device < devices + node->gpu_count;
-	return known && out != NULL ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+	if (!known || out == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	return lost(device->gpu) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
 static nvmlReturn_t text(char *to, unsigned size, const char *from)
@@ -158,7 +173,7 @@ NVML nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 	if (device == NULL || index >= node->gpu_count)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*device = &devices[index];
-	return NVML_SUCCESS;
+	return lost(index) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
 NVML nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device)

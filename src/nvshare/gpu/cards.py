@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -47,20 +48,25 @@ class NvmlCards:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             raise NoCards(f"no NVIDIA driver answers ({error})") from error
-        self._handles = {self._uuid(handle): handle for handle in _instances()}
+        try:
+            self._handles = {_uuid(handle): handle for handle in _instances()}
+        except pynvml.NVMLError as error:
+            self.close()
+            raise NoCards(f"the NVIDIA driver does not list its GPUs ({error})") from error
         if not self._handles:
             self.close()
-            raise NoCards("the NVIDIA driver lists no GPU")
-
-    @staticmethod
-    def _uuid(handle: Any) -> str:
-        return _text(pynvml.nvmlDeviceGetUUID(handle))
+            raise NoCards("the NVIDIA driver lists no GPU that answers")
 
     def cards(self) -> list[Card]:
-        return [
-            Card(uuid, _text(pynvml.nvmlDeviceGetName(handle)), _usable(handle))
-            for uuid, handle in self._handles.items()
-        ]
+        return [_card(uuid, handle) for uuid, handle in self._handles.items()]
+
+    def answering(self) -> list[Card]:
+        """The cards without those that fell off the bus since."""
+        found = []
+        for uuid, handle in self._handles.items():
+            with contextlib.suppress(pynvml.NVMLError):
+                found.append(_card(uuid, handle))
+        return found
 
     def process_memory(self) -> ProcessMemory:
         taken: ProcessMemory = {}
@@ -71,6 +77,46 @@ class NvmlCards:
 
     def close(self) -> None:
         pynvml.nvmlShutdown()
+
+
+class CardWatch:
+    """Which cards answer, asked again and again. A card that was seen once is told of for ever, as lost when it is."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Card] = {}
+        self._nvml: NvmlCards | None = None
+        self.problem: str | None = None  # why there is no card at all
+
+    def look(self) -> list[tuple[Card, bool]]:
+        """Every card and whether it answers, by UUID. May take a while: call from a thread."""
+        answering = self._ask()
+        if not answering or self._known.keys() - answering.keys():
+            self.close()  # a card that came back is seen by a new session only
+            answering = self._ask()
+        self._known.update(answering)
+        return [(card, uuid in answering) for uuid, card in sorted(self._known.items())]
+
+    def _ask(self) -> dict[str, Card]:
+        try:
+            self._nvml = self._nvml or NvmlCards()
+        except NoCards as error:
+            self.problem = str(error)
+            return {}
+        self.problem = None
+        return {card.uuid: card for card in self._nvml.answering()}
+
+    def close(self) -> None:
+        if self._nvml is not None:
+            self._nvml.close()
+            self._nvml = None
+
+
+def _uuid(handle: Any) -> str:
+    return _text(pynvml.nvmlDeviceGetUUID(handle))
+
+
+def _card(uuid: str, handle: Any) -> Card:
+    return Card(uuid, _text(pynvml.nvmlDeviceGetName(handle)), _usable(handle))
 
 
 def _processes(handle: Any) -> dict[int, int | None]:
@@ -105,9 +151,13 @@ def _usable(handle: Any) -> int:
 
 
 def _instances() -> Iterator[Any]:
-    """Handles of all GPUs; a GPU in MIG mode is replaced by its instances."""
+    """Handles of all GPUs that answer; a GPU in MIG mode is replaced by its instances."""
     for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            _uuid(handle)
+        except pynvml.NVMLError:
+            continue  # off the bus
         instances = list(_mig_instances(handle))
         yield from instances or [handle]
 

@@ -138,6 +138,16 @@ class SimNode:
             "LD_LIBRARY_PATH": ":".join(entries),
         }
 
+    def lose(self, uuid: str, lost: bool = True) -> None:
+        """Let a card fall off the bus as far as NVML can tell, or come back."""
+        if uuid not in self.uuids:
+            raise SimError(f"simulated node {self.name} has no card {uuid}")
+        mark = self.directory / f"lost-{uuid}"
+        if lost:
+            mark.touch()
+        else:
+            mark.unlink(missing_ok=True)
+
     def counters(self) -> list[dict[str, Any]]:
         """Per GPU: its UUID, ``memory_used``, everything it ever did, and ``contexts``, who has something on it now."""
         state = self._map_state()

@@ -1,0 +1,1 @@
+"""The kubelet's gRPC interfaces: messages made from the published definitions, and how their methods are called."""
