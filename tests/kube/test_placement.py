@@ -38,12 +38,9 @@ class Node:
         assert before[gpu] == min(before.values()), f"{pod.name} landed on {gpu}, with these loads: {before}"
         self.pods[pod] = gpu
 
-    def remove(self, pods: list[Pod]) -> None:
-        for pod in pods:
-            self._world.delete(pod, wait=False)
-        for pod in pods:
-            self._world.delete(pod)
-            del self.pods[pod]
+    def remove(self, pod: Pod) -> None:
+        self._world.delete(pod)
+        del self.pods[pod]
 
 
 def gpu_of(world: World, pod: Pod) -> str:
@@ -88,4 +85,4 @@ def test_each_new_pod_lands_on_a_card_with_the_fewest_whatever_was_restarted(wor
             if step is None:
                 node.add()
             else:
-                node.remove([step])
+                node.remove(step)

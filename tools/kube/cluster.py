@@ -58,7 +58,6 @@ class Cluster:
     def __init__(self, directory: Path = DIRECTORY) -> None:
         self.directory = directory
         self.settings = Settings(directory, binaries(), directory.name)
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     # ---- the whole
 
@@ -87,9 +86,6 @@ class Cluster:
 
     def down(self) -> None:
         cgroups.remove(self.settings.cgroup)
-        for child in self._children.values():
-            child.wait()
-        self._children.clear()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
@@ -101,13 +97,7 @@ class Cluster:
     def start(self, name: str, command: Sequence[str] | None = None, env: Mapping[str, str] | None = None) -> None:
         """One of the cluster's own programs, or any other: it ends with the cluster and writes to ``log(name)``."""
         argv = list(command or self.settings.commands()[name])
-        with open(self.log(name), "ab") as log:
-            child = subprocess.Popen(
-                self._inside(argv), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, env={**self.environment(), **(env or {})},
-            )  # fmt: skip
-        self._children[child.pid] = child
-        (self.directory / "pids" / name).write_text(f"{child.pid} {start_time(child.pid)}")
+        self._spawn(name, self._inside(argv), {**self.environment(), **(env or {})})
 
     def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
         """And wait until it has ended."""
@@ -162,20 +152,28 @@ class Cluster:
         enter = ["nsenter", f"--target={pid}", "--mount", "--net", f"--wd={Path.cwd()}", "--"]
         return [*self._joining(), *enter, *argv]
 
+    def _spawn(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> int:
+        """A program that outlives this process."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(self.log(name)), flags, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        pid = os.posix_spawnp(argv[0], argv, env, file_actions=actions, setsid=True)
+        (self.directory / "pids" / name).write_text(f"{pid} {start_time(pid)}")
+        return pid
+
     def _joining(self) -> list[str]:
         """A command that makes itself a member of the cluster's control groups and becomes what follows."""
         files = [str(path) for path in cgroups.make(self.settings.cgroup)]
         return ["sh", "-c", f'for file in {" ".join(files)}; do echo $$ > $file; done; exec "$@"', "sh"]
 
     def _make_namespaces(self) -> None:
-        child = subprocess.Popen(
-            [*self._joining(), "unshare", "--mount", "--net", "--propagation=private", "sleep", "infinity"],
-            stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        self._children[child.pid] = child
+        unshare = ["unshare", "--mount", "--net", "--propagation=private", "sleep", "infinity"]
+        pid = self._spawn("namespaces", [*self._joining(), *unshare], self.environment())
         own = os.stat("/proc/self/ns/net").st_ino
-        self._wait_for("namespaces", lambda: os.stat(f"/proc/{child.pid}/ns/net").st_ino != own)
-        (self.directory / "pids" / "namespaces").write_text(f"{child.pid} {start_time(child.pid)}")
+        self._wait_for("namespaces", lambda: os.stat(f"/proc/{pid}/ns/net").st_ino != own)
         steps = ["mount --make-rshared /", f"mount -t tmpfs tmpfs {self.directory}/etcd"]
         for place, target in _OWN_PLACES.items():
             steps.append(f"mount --bind {self.directory}/{place} {target}")
@@ -220,9 +218,8 @@ class Cluster:
         """Of a program that runs; None when it has ended."""
         with contextlib.suppress(OSError, ValueError):
             pid, started = map(int, (self.directory / "pids" / name).read_text().split())
-            child = self._children.get(pid)
-            if child is not None and child.poll() is not None:
-                del self._children[pid]
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)  # it may be ours
             if start_time(pid) == started:
                 return pid
         return None
