@@ -207,6 +207,12 @@ class Kubelet:
         with self.changed:
             del self.pods[name]
 
+    def forget(self, resource: str) -> None:
+        """Lose a plugin without a word."""
+        with self.changed:
+            endpoint = self._endpoints.pop(resource)
+        endpoint.close()
+
     def allocatable(self, resource: str) -> int:
         with self.changed:
             endpoint = self._endpoints.get(resource)

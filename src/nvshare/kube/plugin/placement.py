@@ -3,7 +3,7 @@
 Guarantees: exactly as many as asked for, the required ones among them, no device that somebody has while another is
 free; devices of one container are on different cards as long as there are cards with free devices; with ``spread``
 every one is on a card with the fewest devices in use among those, ties broken by promised memory, then by what the
-scheduler sees happening there, then by UUID.
+scheduler sees happening there, then by UUID. Where memory is promised, cards that have enough of it left go first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Request:
     available: tuple[str, ...]
     size: int
     required: tuple[str, ...] = ()
-    memory: int = 0  # MiB that its pod is promised, where that is known already
+    memory: int | None = None  # MiB that its pod was promised; None: not yet, or never
     pod: str = ""  # and which pod that is
 
 
@@ -77,10 +77,16 @@ def _tenants(request: Request, around: Surroundings) -> Counter[str]:
     return missing | around.picture.tenants  # the larger of both
 
 
+def _memory_wanted(request: Request, picture: Picture) -> int:
+    """Most often the kubelet asks for a container's cards first and for its memory later, which then must be there. It
+    is taken to want as much as the largest pod here; where no pod has any, this keeps no card away."""
+    return picture.largest_promise if request.memory is None else request.memory
+
+
 def _rank(
     gpu: Gpu, request: Request, around: Surroundings, tenants: Counter[str], policy: str
 ) -> tuple[bool, float, float, float, float, str]:
-    lacks_room = request.memory > 0 and around.picture.room(gpu, apart_from=request.pod) < request.memory
+    lacks_room = around.picture.room(gpu, apart_from=request.pod) < _memory_wanted(request, around.picture)
     busy, allocated = around.load.get(gpu.uuid, NO_LOAD)
     sign = -1 if policy == PACK else 1
     promised = around.picture.promised(gpu.uuid)

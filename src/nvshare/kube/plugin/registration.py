@@ -29,7 +29,7 @@ _LOG = logging.getLogger("nvshare")
 _LOOK_EVERY = 0.25  # seconds
 _REGISTER_PATIENCE = 15.0  # the kubelet calls back before it answers
 _RETRY = 2.0  # after a registration that failed
-_UNFOLLOWED = 10.0  # seconds without anybody following: the kubelet has lost us
+_UNFOLLOWED = 5.0  # seconds without anybody following: the kubelet has lost us
 
 
 class Registration:

@@ -19,7 +19,7 @@ from nvshare.kube.plugin.registration import Registration
 from nvshare.kube.plugin.server import GpuService, MemoryService
 
 _LOG = logging.getLogger("nvshare")
-_VENDOR_EVERY = 5.0  # seconds
+_VENDOR_EVERY = 1.0  # seconds
 
 
 @dataclass(frozen=True)

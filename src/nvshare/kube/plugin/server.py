@@ -91,7 +91,7 @@ class GpuService(Service):
             available=tuple(device for device in container.available_deviceIDs if device not in taken),
             size=container.allocation_size,
             required=tuple(container.must_include_deviceIDs),
-            memory=len(pod.memory) if pod is not None else 0,
+            memory=len(pod.memory) if pod is not None and pod.memory else None,
             pod=pod.name if pod is not None else "",
         )
 

@@ -99,6 +99,11 @@ class Picture:
         found.update(uuid for pod in self.pods for uuid in pod.whole)
         return found
 
+    @cached_property
+    def largest_promise(self) -> int:
+        """MiB of the pod that has most; 0 when none has any."""
+        return max((len(pod.memory) for pod in self.pods), default=0)
+
     def promised(self, uuid: str, apart_from: str = "") -> int:
         """MiB of the card that pods were promised. A pod's quota holds on each of its cards, so it counts on each."""
         return sum(
