@@ -21,6 +21,9 @@ SYSTEM_SOCKET = Path("/var/run/nvshare/scheduler.sock")
 SOCKET_NAME = "scheduler.sock"
 LEASE_VARIABLE = "NVSHARE_LEASE"  # in the environment of a lease's processes: which one is meant
 
+MEMORY_ANNOTATION = "nvshare.com/gpu-memory-limit"
+CORES_ANNOTATION = "nvshare.com/gpu-core-limit"
+
 MODES = ("auto", "serial", "concurrent")
 SWITCH_TIMES = ("auto", "fixed")
 PRIORITIES = ("normal", "high")
@@ -331,6 +334,27 @@ def scheduler_socket(user: bool, environ: Mapping[str, str] | None = None) -> Pa
     if chosen:
         return Path(chosen)
     return user_socket(environ) if user else SYSTEM_SOCKET
+
+
+@dataclass(frozen=True)
+class ClusterPlace:
+    """What a pod is told of its cluster; None and empty outside of one."""
+
+    node: str
+    service: tuple[str, int] | None  # where the API server is
+    kubeconfig: Path | None
+
+
+def cluster_place(environ: Mapping[str, str] | None = None) -> ClusterPlace:
+    """From ``NODE_NAME``, ``KUBERNETES_SERVICE_HOST`` and ``_PORT``, and ``KUBECONFIG`` (one file)."""
+    environ = os.environ if environ is None else environ
+    host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    kubeconfig = environ.get("KUBECONFIG", "")
+    return ClusterPlace(
+        environ.get("NODE_NAME", ""),
+        (host, int(port)) if host and port.isdecimal() else None,
+        Path(kubeconfig) if kubeconfig else None,
+    )
 
 
 def child_environment(changes: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -21,7 +21,12 @@ from nvshare.client.connection import Connection, RequestRefused, SchedulerError
 from nvshare.gpu import sim
 
 _PERIOD = 1.0  # seconds between two looks of --watch
-_ORIGINS = {"run": " (from nvshare run --mem)", "environment": " (from its NVSHARE_GPU_MEMORY_LIMIT)"}
+_ORIGINS = {
+    "annotation": " (from its annotation {annotation}, which counts before what is set here)",
+    "gpumem": " (from its nvshare.com/gpumem)",
+    "run": " (from nvshare run {option})",
+    "environment": " (from its {variable})",
+}
 _ON_OFF = {"on": True, "off": False}
 
 
@@ -183,11 +188,19 @@ def _limits(mem: str | None, cores: str | None, priority: str | None) -> dict[st
 def _describe_group(group: dict[str, Any]) -> str:
     mem, cores = group.get("mem_limit"), group.get("core_limit")
     limited = cores is not None and cores < config.CORE_BOUNDS[1]
-    origin = _ORIGINS.get(group.get("mem_limit_from") or "", "")
+    memory_from = _origin(group, "mem_limit", config.MEMORY_ANNOTATION, "--mem", config.GPU_MEMORY_LIMIT.name)
+    cores_from = _origin(group, "core_limit", config.CORES_ANNOTATION, "--cores", config.GPU_CORE_LIMIT.name)
     return (
-        f"{group['id']}: memory {config.format_size(mem) + origin if mem else 'without limit'}, "
-        f"cores {f'{cores} %' if limited else 'without limit'}, priority {group.get('priority') or 'normal'}"
+        f"{group['id']}: memory {config.format_size(mem) if mem else 'without limit'}{memory_from}, "
+        f"cores {f'{cores} %' if limited else 'without limit'}{cores_from}, "
+        f"priority {group.get('priority') or 'normal'}"
     )
+
+
+def _origin(group: dict[str, Any], field: str, annotation: str, option: str, variable: str) -> str:
+    """Who set what is in force, where it was not set here."""
+    text = _ORIGINS.get(group.get(f"{field}_from") or "", "")
+    return text.format(annotation=annotation, option=option, variable=variable)
 
 
 if __name__ == "__main__":

@@ -182,13 +182,30 @@ class SettingsChanged(Event):
 
 @dataclass(frozen=True)
 class GroupOpened(Event):
-    """``nvshare run``, a lease or a pod: an owner of quotas that outlives its processes."""
+    """``nvshare run`` or a lease: an owner of quotas that outlives its processes."""
 
     group: str
     label: str = ""
     mem_limit: int | None = None
     core_limit: int | None = None
     priority: Priority | None = None
+
+
+@dataclass(frozen=True)
+class PodSeen(Event):
+    """What the Kubernetes API says of a pod on this node; its group lives until ``GroupClosed``.
+
+    ``mem_limit`` and ``core_limit`` are its annotations, None where it has none. Those named in ``keep`` are not known
+    now: what was in force stays.
+    """
+
+    group: str
+    namespace: str
+    name: str
+    gpumem: int | None = None  # bytes, from its resources
+    mem_limit: int | None = None
+    core_limit: int | None = None
+    keep: frozenset[str] = field(default_factory=frozenset)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nvshare.core.commands import Level, Log, SetCoreLimit, SetLimit
+from nvshare.core.events import PodSeen
 from nvshare.core.policy.capacity import is_material
 from nvshare.core.policy.multiprogramming import MIB
 from nvshare.core.settings import SIZE_MAX, Priority
@@ -49,6 +50,21 @@ class Limits:
         group.core_limit.opened = self._percent(core_limit, group)
         group.priority.opened = priority
         self._announce(group, before)
+
+    def pod_seen(self, event: PodSeen) -> Group:
+        """A pod's names, resources and annotations; where it has no client yet, there is nobody to tell."""
+        group = self.group(event.group)
+        before = self._values(group)
+        group.opened = True
+        group.pod = (event.namespace, event.name)
+        group.mem_limit.opened = self._memory(event.gpumem, group)
+        if "mem_limit" not in event.keep:
+            group.mem_limit.annotation = self._memory(event.mem_limit, group)
+        if "core_limit" not in event.keep:
+            group.core_limit.annotation = self._percent(event.core_limit, group)
+        if group.clients:
+            self._announce(group, before)
+        return group
 
     def close(self, name: str) -> None:
         group = self.node.groups.get(name)

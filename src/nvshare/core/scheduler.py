@@ -21,7 +21,7 @@ from nvshare.core.policy.demand import measured
 from nvshare.core.policy.multiprogramming import MIB
 from nvshare.core.settings import SIZE_MAX, Settings
 from nvshare.core.snapshot import Share, Snapshot, share, take
-from nvshare.core.state import Attachment, Client, GpuState, Node
+from nvshare.core.state import Attachment, Client, GpuState, Group, Node
 from nvshare.core.turns import Turns
 
 GRANT_MAX = 1 << 62  # of a claimed grant number; leaves room on the wire for all numbers above it
@@ -51,6 +51,7 @@ class Scheduler:
             events.UsageReported: self._usage_reported,
             events.SettingsChanged: self._settings_changed,
             events.GroupOpened: self._group_opened,
+            events.PodSeen: self._pod_seen,
             events.GroupClosed: self._group_closed,
             events.LimitsChanged: self._limits_changed,
             events.LeaseRequested: self._leases.request,
@@ -218,6 +219,7 @@ class Scheduler:
         return None
 
     def _attach(self, client: Client, gpus: Iterable[events.HeldGpu]) -> None:
+        namespace, name = client.pod
         for held in gpus:
             gpu = self._node.gpus[held.gpu]
             place = client.gpus[gpu.uuid] = gpu.attachments[client.id] = Attachment(client, gpu)
@@ -228,8 +230,8 @@ class Scheduler:
             self._limits.send_memory(client, gpu)
             self._log(
                 Level.INFO,
-                f"Registered client {client.hex} on GPU {gpu.uuid} with Pod name = {client.pod_name or 'none'}, "
-                f"Pod namespace = {client.pod_namespace or 'none'}",
+                f"Registered client {client.hex} on GPU {gpu.uuid} with Pod name = {name or 'none'}, "
+                f"Pod namespace = {namespace or 'none'}",
             )
         client.gpus = dict(sorted(client.gpus.items()))
         for place in client.gpus.values():
@@ -405,6 +407,9 @@ class Scheduler:
         self._limits.open(event.group, event.label, event.mem_limit, event.core_limit, event.priority)
         self._quotas_changed()
 
+    def _pod_seen(self, event: events.PodSeen) -> None:
+        self._quotas_changed(self._limits.pod_seen(event))
+
     def _group_closed(self, event: events.GroupClosed) -> None:
         self._limits.close(event.group)
 
@@ -412,9 +417,9 @@ class Scheduler:
         self._limits.change(event.group, event.mem_limit, event.core_limit, event.priority, event.clear)
         self._quotas_changed()
 
-    def _quotas_changed(self) -> None:
-        """Turns follow them, and requests that wait may be over them now."""
-        self._compute.quotas_changed()
+    def _quotas_changed(self, *groups: Group) -> None:
+        """Of these groups, or of any: turns follow them, and requests that wait may be over them now."""
+        self._compute.quotas_changed(*groups)
         for gpu in self._node.gpus.values():
             if gpu.pending:
                 self._turns.reconsider(gpu)

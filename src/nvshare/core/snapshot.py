@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
 from nvshare.core.policy.multiprogramming import oversubscribed, reason
+from nvshare.core.policy.precedence import Layers
 from nvshare.core.policy.quantum import explain, quantum
 from nvshare.core.residency import can_ever_run
 from nvshare.core.state import Attachment, Client, GpuState, Group, Lease, Node, Standing
@@ -110,8 +111,9 @@ class GroupView:
     id: str
     label: str
     mem_limit: int | None
-    mem_limit_from: str | None
+    mem_limit_from: str | None  # "annotation", "operator", "gpumem" (of pods), "run" (or lease), "environment"
     core_limit: int
+    core_limit_from: str | None
     priority: str
     clients: tuple[str, ...]
     allocated: dict[str, int]
@@ -237,12 +239,13 @@ def _switch(gpu: GpuState) -> SwitchView | None:
 
 def _client(node: Node, client: Client, now: float) -> ClientView:
     group = client.group
+    namespace, name = client.pod
     return ClientView(
         id=client.hex,
         pid=client.pid,
         name=client.name,
-        pod=client.pod_name,
-        namespace=client.pod_namespace,
+        pod=name,
+        namespace=namespace,
         group=group.id,
         priority=group.rank.name.lower(),
         mem_limit=group.mem_limit.effective,
@@ -351,14 +354,21 @@ def _size(size: int) -> str:
 def _group(group: Group) -> GroupView:
     return GroupView(
         id=group.id,
-        label=group.label,
+        label=group.label if group.pod is None else "/".join(group.pod),
         mem_limit=group.mem_limit.effective,
-        mem_limit_from=group.mem_limit.origin,
+        mem_limit_from=_origin(group, group.mem_limit),
         core_limit=group.core_percent,
+        core_limit_from=_origin(group, group.core_limit),
         priority=group.rank.name.lower(),
         clients=_ids(group.clients),
         allocated=dict(group.allocated),
     )
+
+
+def _origin(group: Group, layers: Layers[int]) -> str | None:
+    """Who set a quota, as people call it."""
+    opened = "gpumem" if group.id.startswith("pod:") else "run"
+    return opened if layers.origin == "opened" else layers.origin
 
 
 def _lease(node: Node, lease: Lease) -> LeaseView:

@@ -143,7 +143,7 @@ class Client:
     group: Group
     pid: int = 0
     name: str = ""
-    pod_name: str = ""
+    pod_name: str = ""  # as the client says
     pod_namespace: str = ""
     can_swap: bool = False
     oversize: bool = False  # it may be larger than a card: what is not there comes when it is touched
@@ -171,6 +171,11 @@ class Client:
     @property
     def hex(self) -> str:
         return f"{self.id:016x}"
+
+    @property
+    def pod(self) -> tuple[str, str]:
+        """Namespace and name of its pod: as the Kubernetes API has it, else as the client says."""
+        return self.group.pod or (self.pod_namespace, self.pod_name)
 
 
 @dataclass(slots=True)
@@ -271,6 +276,7 @@ class Group:
 
     id: str
     label: str = ""
+    pod: tuple[str, str] | None = None  # namespace and name, of a pod that the Kubernetes API has told of
     opened: bool = False  # it outlives its clients
     mem_limit: Layers[int] = field(default_factory=Layers)
     core_limit: Layers[int] = field(default_factory=Layers)
@@ -292,9 +298,10 @@ class Group:
     def title(self) -> str:
         """How log lines name it: ``pod <namespace>/<name>``, ``run <label>``, ``process <pid>``."""
         kind, _, key = self.id.partition(":")
-        member = next(iter(self.clients.values()), None)
-        if kind == "pod" and member is not None and member.pod_name:
-            return f"pod {member.pod_namespace}/{member.pod_name}"
+        claimed = (client.pod for client in self.clients.values())
+        namespace, name = self.pod or next(claimed, ("", ""))
+        if kind == "pod" and name:
+            return f"pod {namespace}/{name}"
         return f"{kind} {self.label or key}"
 
 

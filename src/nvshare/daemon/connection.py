@@ -36,6 +36,7 @@ class ClientConnection(asyncio.Protocol):
             None  # the process whose descendants form the group that lives with this connection
         )
         self.owned_lease: str | None = None  # that lives with this connection
+        self.pods_listed: set[str] | None = None  # uids so far, while it tells of all pods there are
         self.awaits_lease = False  # it was asked for and not answered yet
         self._decoder = Decoder()
         self._encoder = Encoder()

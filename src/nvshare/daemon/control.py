@@ -12,7 +12,7 @@ from nvshare.core import events
 from nvshare.core.settings import Mode, Priority, SwitchTime
 from nvshare.daemon.translate import printable
 
-OPERATIONS = ("status", "set", "limit", "run", "lease")
+OPERATIONS = ("status", "set", "limit", "run", "lease", "pods")
 TARGETS = ("client", "pid", "pod", "run", "lease")
 _MAX_LABEL = 64
 _MAX_CARDS = 1024  # named in one request
@@ -37,7 +37,8 @@ def parse(body: bytes) -> Request:
     return request
 
 
-def _only(request: Request, *names: str) -> None:
+def only(request: Request, *names: str) -> None:
+    """``ControlError`` when a request has fields of other names."""
     unknown = sorted(set(request) - {"op", *names})
     if unknown:
         shown = printable(", ".join(unknown)[:100])
@@ -62,18 +63,20 @@ def _number(request: Request, name: str, low: int, high: int, unit: str) -> floa
     return value
 
 
-def _memory(request: Request) -> int | None:
-    value = request.get("mem")
+def memory(request: Request, name: str = "mem") -> int | None:
+    """A number of bytes, or None."""
+    value = request.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_SIZE:
         raise ControlError(
-            f"mem is a whole number of bytes, 1 to {MAX_SIZE}, or null; on the command line {SIZE_FORMS}"
+            f"{name} is a whole number of bytes, 1 to {MAX_SIZE}, or null; on the command line {SIZE_FORMS}"
         )
     return value
 
 
-def _cores(request: Request) -> int | None:
+def cores(request: Request) -> int | None:
+    """Percent of one GPU, or None."""
     value = _number(request, "cores", *CORE_BOUNDS, "percent of one GPU")
     if value is not None and value != int(value):
         raise ControlError(f"cores is a whole number from {CORE_BOUNDS[0]} to {CORE_BOUNDS[1]} (percent of one GPU)")
@@ -87,7 +90,7 @@ def _priority(request: Request) -> Priority | None:
 
 def settings_change(now: float, request: Request) -> events.SettingsChanged:
     """``set``; whether it fits to the settings it would change, the core knows."""
-    _only(request, "mode", "anti_thrash", "quantum", "switch_time")
+    only(request, "mode", "anti_thrash", "quantum", "switch_time")
     mode = _choice(request, "mode", MODES)
     switch_time = _choice(request, "switch_time", SWITCH_TIMES)
     quantum = _number(request, "quantum", *QUANTUM_BOUNDS, "seconds")
@@ -139,15 +142,15 @@ def target(request: Request) -> Target:
 
 def limits_change(now: float, group: str, request: Request) -> events.LimitsChanged:
     """``limit``: a field that is null goes back to its default, one that is absent stays."""
-    _only(request, "target", "mem", "cores", "priority")
+    only(request, "target", "mem", "cores", "priority")
     fields = {"mem": "mem_limit", "cores": "core_limit", "priority": "priority"}
     if not any(name in request for name in fields):
         raise ControlError("limit needs one of mem, cores, priority")
     return events.LimitsChanged(
         now,
         group,
-        mem_limit=_memory(request),
-        core_limit=_cores(request),
+        mem_limit=memory(request),
+        core_limit=cores(request),
         priority=_priority(request),
         clear=frozenset(field for name, field in fields.items() if name in request and request[name] is None),
     )
@@ -155,13 +158,13 @@ def limits_change(now: float, group: str, request: Request) -> events.LimitsChan
 
 def run_opened(now: float, group: str, request: Request) -> events.GroupOpened:
     """``run``."""
-    _only(request, "label", "mem", "cores", "priority")
+    only(request, "label", "mem", "cores", "priority")
     return events.GroupOpened(
         now,
         group,
         label=_label(request),
-        mem_limit=_memory(request),
-        core_limit=_cores(request),
+        mem_limit=memory(request),
+        core_limit=cores(request),
         priority=_priority(request),
     )
 
@@ -195,7 +198,7 @@ def lease_again(request: Request) -> tuple[str, tuple[str, ...]] | None:
 
 def lease_requested(now: float, lease: str, pid: int, request: Request) -> events.LeaseRequested:
     """``lease``; whether there is room for it, the core knows."""
-    _only(request, "label", "mem", "cores", "gpus", "among", "again")
+    only(request, "label", "mem", "cores", "gpus", "among", "again")
     count = request.get("gpus", 1)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MAX_CARDS:
         raise ControlError(f"gpus is how many GPUs: a whole number from 1 to {_MAX_CARDS}")
@@ -206,8 +209,8 @@ def lease_requested(now: float, lease: str, pid: int, request: Request) -> event
         lease,
         label=_label(request),
         pid=pid,
-        mem=_memory(request),
-        cores=_cores(request),
+        mem=memory(request),
+        cores=cores(request),
         count=count,
         among=None if among is None else _cards(among, "among"),
         held=() if again is None else again[1],

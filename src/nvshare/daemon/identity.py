@@ -154,14 +154,13 @@ def group_of(ancestors: Sequence[int], pod: str | None, runs: Mapping[int, str],
     return f"process:{ancestors[0]}" if ancestors else f"process:unknown-{client:016x}"
 
 
-def is_operator(peer: Peer, own_pod: str | None) -> bool:
-    """Whether a peer may change settings: root or our own user, and not from inside somebody else's container.
+def is_operator(peer: Peer, pod: str | None, own_pod: str | None) -> bool:
+    """Whether a peer, in this pod, may change settings: root or our own user, and not in somebody else's container.
 
     A container's root has uid 0 as well, so the number alone proves nothing; ours shares our pid namespace or our pod.
     """
     if peer.uid not in (0, os.geteuid()) or not peer.pid:
         return False
-    pod = pod_of(peer.pid)
     if pod is not None:
         return pod == own_pod
     try:

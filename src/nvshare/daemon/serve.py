@@ -51,12 +51,27 @@ def core_settings(config: SchedulerConfig) -> Settings:
     )
 
 
-def serve(config: SchedulerConfig, place: Place, source: CardSource, ready: Callable[[], None] = lambda: None) -> None:
-    """Run a scheduler until SIGTERM, SIGINT or idleness. ``exclusive.Unavailable`` when it may not start."""
-    asyncio.run(_serve(config, place, source, ready))
+def serve(
+    config: SchedulerConfig,
+    place: Place,
+    source: CardSource,
+    ready: Callable[[], None] = lambda: None,
+    pod_of: Callable[[int], str | None] | None = None,
+) -> None:
+    """Run a scheduler until SIGTERM, SIGINT or idleness. ``exclusive.Unavailable`` when it may not start.
+
+    ``pod_of`` says which pod a process is in; None: the kernel does.
+    """
+    asyncio.run(_serve(config, place, source, ready, pod_of))
 
 
-async def _serve(config: SchedulerConfig, place: Place, source: CardSource, ready: Callable[[], None]) -> None:
+async def _serve(
+    config: SchedulerConfig,
+    place: Place,
+    source: CardSource,
+    ready: Callable[[], None],
+    pod_of: Callable[[int], str | None] | None,
+) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_report)
     claims = GpuClaims(card.uuid for card in source.cards())
@@ -76,6 +91,7 @@ async def _serve(config: SchedulerConfig, place: Place, source: CardSource, read
                 max_connections=_affordable_connections(),
                 about=me,
                 lease_marker=place.socket.with_suffix(".leases"),
+                pod_of=pod_of,
             )
             server = await loop.create_unix_server(lambda: ClientConnection(daemon), sock=listener)
             gc.freeze()  # what lives until the end need not be looked at again

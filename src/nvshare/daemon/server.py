@@ -9,6 +9,7 @@ import os
 import secrets
 import threading
 from collections import Counter, deque
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from nvshare.daemon.contexts import ContextMeter, Recorded
 from nvshare.daemon.leases import LeaseDesk
 from nvshare.daemon.offences import OffenceLog
 from nvshare.daemon.outsiders import Look, Outsiders
+from nvshare.daemon.pods import PodDesk
 from nvshare.daemon.translate import registration, to_message
 from nvshare.gpu.cards import CardSource, ProcessMemory
 from nvshare.wire import messages as wire
@@ -78,6 +80,7 @@ class Daemon:
         max_connections: int = MAX_CONNECTIONS,
         about: dict[str, Any] | None = None,
         lease_marker: Path | None = None,
+        pod_of: Callable[[int], str | None] | None = None,
     ) -> None:
         self.loop = loop
         self.offences = OffenceLog()
@@ -102,7 +105,9 @@ class Daemon:
         self._asked_status: list[ClientConnection] = []
         self._status_again = 0.0  # when the next snapshot may be taken
         self._idle_since: float | None = self._now
-        self._own_pod = identity.pod_of(os.getpid())
+        self._kernel_pod_of = pod_of or identity.pod_of
+        self._own_pod = self._kernel_pod_of(os.getpid())
+        self._pods = PodDesk(self)
         self._leases = LeaseDesk(self, self._runs, lease_marker)
         cards = source.cards()
         self._about = {**(about or {}), "cards": [card.uuid for card in cards]}
@@ -353,6 +358,10 @@ class Daemon:
             if request["op"] == "lease":
                 self._leases.ask(connection, request)
                 return
+            if request["op"] == "pods":
+                self._require_operator(connection)
+                self._pods.ask(connection, request)
+                return
             operation = {"set": self._set, "limit": self._limit, "run": self._run}[request["op"]]
             answer = control.reply(**operation(connection, request))
         except control.ControlError as error:
@@ -360,7 +369,8 @@ class Daemon:
         connection.send(wire.ControlReply(answer))
 
     def _require_operator(self, connection: ClientConnection) -> None:
-        if not identity.is_operator(connection.peer, self._own_pod):
+        peer = connection.peer
+        if not identity.is_operator(peer, self._kernel_pod_of(peer.pid), self._own_pod):
             raise control.ControlError(
                 f"only root or the scheduler's own user (uid {os.geteuid()}), outside of containers, may change "
                 "settings; status is open to everybody"
@@ -428,8 +438,12 @@ class Daemon:
             return self.group_around(tuple(identity.ancestry(int(target.value))))
         if target.kind == "lease":
             return self._leases.group_named(target.value)
+        known_pod = self._pods.group_named(target.value) if target.kind == "pod" else None
+        if known_pod is not None:
+            return known_pod
         for client, connection in self._clients.items():
-            names = {"client": f"{client:016x}", "pid": str(connection.peer.pid), "pod": connection.pod_name}
+            claimed = "" if self._pods.knows(connection.group) else connection.pod_name
+            names = {"client": f"{client:016x}", "pid": str(connection.peer.pid), "pod": claimed}
             if names.get(target.kind) == target.value:
                 return connection.group
         raise control.ControlError(f"there is no {target}; nvsharectl status shows who is there")
@@ -463,7 +477,7 @@ class Daemon:
 
     def _pod_of(self, pid: int) -> str | None:
         """A scheduler inside a pod that serves that pod: everybody is in it, so it tells nobody apart."""
-        pod = identity.pod_of(pid)
+        pod = self._kernel_pod_of(pid)
         return None if pod == self._own_pod else pod
 
     def group_around(self, run_and_ancestors: tuple[int, ...]) -> str:

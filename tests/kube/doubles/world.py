@@ -1,5 +1,5 @@
-"""The world of the doubles: a simulated node with a real scheduler and a real device plugin, under a double of the
-kubelet."""
+"""The world of the doubles: a simulated node with a real scheduler, device plugin and watch of pods, under doubles of
+the kubelet and the API server."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from typing import Any
 
 from world import GPU, GPUMEM, NotAdmitted, Pod
 
+from doubles.api import ApiDouble
 from doubles.kubelet import AdmissionError, Kubelet, KubeletPod, wait_until
+from doubles.tasks import Tasks
 from nvshare import native
 from nvshare.client.connection import Connection
 from nvshare.gpu import sim
+
+NODE = "node-1"
 
 _numbers = itertools.count()
 
@@ -33,12 +37,16 @@ class DoublesWorld:
         self.plugin_options = tuple(plugin_options)
         self.plugin: subprocess.Popen[bytes] | None = None
         self.plugin_log = self.sim.directory / "plugin.log"
+        self.api = ApiDouble()
+        self.tasks = Tasks(self.directory)
+        self.scheduler_log = self.sim.directory / "scheduler.log"
         self._scheduler: subprocess.Popen[bytes] | None = None
+        self._pod_watch: subprocess.Popen[bytes] | None = None
         self._admitted: dict[str, KubeletPod] = {}
         self._refused: dict[str, str] = {}
-        self._uids = itertools.count(1)
         try:
-            self._start_scheduler()
+            self.start_scheduler()
+            self.start_pod_watch()
             self.kubelet.start()
             self.start_plugin()
             self.kubelet.wait_listed(GPU)
@@ -50,17 +58,29 @@ class DoublesWorld:
     def gpus(self) -> tuple[str, ...]:
         return self.sim.uuids
 
-    def _start_scheduler(self) -> None:
+    def start_scheduler(self) -> None:
         ready, told = os.pipe()
-        command = [sys.executable, "-m", "nvshare.cli.scheduler", "--user", "--socket", str(self.sim.socket)]
-        with (self.sim.directory / "scheduler.log").open("ab") as log:
-            self._scheduler = subprocess.Popen(
-                [*command, "--ready-fd", str(told)], env=self.environment, stderr=log, pass_fds=(told,)
-            )
+        program = Path(__file__).with_name("scheduler.py")
+        command = [sys.executable, str(program), str(self.sim.socket), str(self.tasks.pods), str(told)]
+        with self.scheduler_log.open("ab") as log:
+            self._scheduler = subprocess.Popen(command, env=self.environment, stderr=log, pass_fds=(told,))
         os.close(told)
         listening = os.read(ready, 1)
         os.close(ready)
-        assert listening, (self.sim.directory / "scheduler.log").read_text()
+        assert listening, self.scheduler_log.read_text()
+
+    def kill_scheduler(self) -> None:
+        assert self._scheduler
+        self._scheduler.kill()
+        self._scheduler.wait()
+
+    def start_pod_watch(self) -> None:
+        config = self.api.kubeconfig(self.directory / "kubeconfig")
+        options = ["--node", NODE, "--kubeconfig", str(config), "--socket", str(self.sim.socket)]
+        with (self.sim.directory / "pod-watch.log").open("ab") as log:
+            self._pod_watch = subprocess.Popen(
+                [sys.executable, "-m", "nvshare.cli.pod_watch", *options], env=self.environment, stderr=log
+            )
 
     def start_plugin(self) -> None:
         options = [
@@ -89,22 +109,31 @@ class DoublesWorld:
         annotations: Mapping[str, str] | None = None,
         command: Sequence[str] | None = None,
     ) -> Pod:
-        if annotations or command:
-            raise NotImplementedError("tasks and annotations of pods")
-        pod = Pod(name, f"00000000-0000-4000-8000-{next(self._uids):012d}")
         wants = {GPU: gpus} if gpumem is None else {GPU: gpus, GPUMEM: gpumem}
+        limits = {resource: str(amount) for resource, amount in wants.items()}
+        made = self.api.create(name, node=NODE, annotations=annotations, limits=limits)
+        pod = Pod(name, made["metadata"]["uid"])
         if gpumem is not None:
             self.kubelet.wait_listed(GPUMEM)
         try:
             self._admitted[pod.uid] = self.kubelet.admit(name, wants)
         except AdmissionError as error:
             self._refused[pod.uid] = str(error)
+            self.api.change(name, lambda pod: pod["status"].update(phase="Failed"))
+            return pod
+        if command is not None:
+            self.kubelet.start_containers(self._admitted[pod.uid])
+            self.tasks.start(pod, command, self.task_environment(pod))
         return pod
 
     def delete(self, pod: Pod, wait: bool = True) -> None:
+        if not self.api.holds(pod.name, pod.uid):
+            return
+        self.tasks.end(pod)
         self._admitted.pop(pod.uid, None)
         self._refused.pop(pod.uid, None)
         self.kubelet.delete(pod.name)
+        self.api.delete(pod.name)
 
     def wait_running(self, pod: Pod) -> None:
         if pod.uid in self._refused:
@@ -129,7 +158,9 @@ class DoublesWorld:
         return variables
 
     def events(self, pod: Pod) -> list[str]:
-        return [self._refused[pod.uid]] if pod.uid in self._refused else []
+        refused = [self._refused[pod.uid]] if pod.uid in self._refused else []
+        posted = [event for event in self.api.events_of(pod.name) if event["involvedObject"]["uid"] == pod.uid]
+        return refused + [f"{event['reason']}: {event['message']}" for event in posted]
 
     def capacity(self, resource: str = GPU) -> int:
         return self.kubelet.allocatable(resource)
@@ -161,25 +192,27 @@ class DoublesWorld:
             return connection.status()
 
     def annotate(self, pod: Pod, key: str, value: str | None) -> None:
-        raise NotImplementedError
+        self.api.annotate(pod.name, key, value)
 
     def wait_done(self, pod: Pod) -> int:
-        raise NotImplementedError
+        return self.tasks.wait(pod)
 
     def logs(self, pod: Pod) -> str:
-        raise NotImplementedError
+        return self.tasks.logs(pod)
 
     def execute(self, pod: Pod, command: Sequence[str]) -> tuple[int, str]:
-        raise NotImplementedError
+        return self.tasks.execute(pod, command, self.task_environment(pod))
 
     def stop_api(self) -> None:
-        raise NotImplementedError
+        self.api.stop()
 
     def start_api(self) -> None:
-        raise NotImplementedError
+        self.api.start()
 
     def close(self) -> None:
-        for process in (self.plugin, self._scheduler):
+        self.tasks.close()
+        self.api.close()
+        for process in (self._pod_watch, self.plugin, self._scheduler):
             if process is not None:
                 process.terminate()
                 try:

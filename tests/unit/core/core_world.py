@@ -704,6 +704,11 @@ class World:
         else:
             self.send(e.GroupOpened(self.now, group, "label", LIMITS[d % len(LIMITS)], 30, Priority.HIGH))
 
+    def see_pod(self, a: int, b: int, d: int) -> None:
+        keep = frozenset(name for i, name in enumerate(("mem_limit", "core_limit")) if b >> i & 1)
+        gpumem, annotation = LIMITS[b % len(LIMITS)], LIMITS[d % len(LIMITS)]
+        self.send(e.PodSeen(self.now, GROUPS[0], "ns", f"pod-{a % 3}", gpumem, annotation, b % 120, keep))
+
     def change_limits(self, a: int, b: int, d: int) -> None:
         clear = frozenset({"mem_limit"}) if b % 4 == 0 else frozenset()
         limit = LIMITS[d % len(LIMITS)]
@@ -784,6 +789,7 @@ ACTIONS: tuple[Callable[[World, int, int, int], None], ...] = (
     World.intrude,
     World.report_usage,
     World.open_group,
+    World.see_pod,
     World.change_limits,
     World.wake_early,
     World.speak_of_strangers,

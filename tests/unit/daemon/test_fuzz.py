@@ -120,7 +120,7 @@ def test_random_and_mutated_frames_harm_nobody(in_memory, monkeypatch):
     # GIVEN a daemon (asking the kernel a million times who we are would only take long), and strangers
     monkeypatch.setattr(identity, "pod_of", lambda pid: None)
     monkeypatch.setattr(identity, "ancestry", lambda pid: (pid,))
-    monkeypatch.setattr(identity, "is_operator", lambda peer, own_pod: True)
+    monkeypatch.setattr(identity, "is_operator", lambda peer, pod, own_pod: True)
     logging.getLogger("nvshare").setLevel(logging.CRITICAL)
     node = in_memory()
     chance = random.Random(SEED)

@@ -122,9 +122,8 @@ def test_kernel_says_who_is_at_the_other_end():
         (identity.Peer(2**22 + 1, 0), None, None, False),
     ],
 )
-def test_root_of_somebody_elses_container_is_no_operator(monkeypatch, peer, own_pod, pod, allowed):
-    monkeypatch.setattr(identity, "pod_of", lambda pid: pod)
-    assert identity.is_operator(peer, own_pod) is allowed
+def test_root_of_somebody_elses_container_is_no_operator(peer, own_pod, pod, allowed):
+    assert identity.is_operator(peer, pod, own_pod) is allowed
 
 
 def test_a_process_is_named_by_its_number_in_the_askers_namespace():

@@ -1,0 +1,226 @@
+"""What the watcher of pods tells the daemon, with a clock turned by hand and pods given to processes by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from nvshare.daemon import identity, pods
+from nvshare.daemon.connection import ClientConnection
+from nvshare.daemon.identity import Peer
+from nvshare.wire import messages as wire
+from nvshare.wire.codec import Encoder
+
+GPUS = tuple(f"GPU-00000000-0000-0000-0000-{index:012d}" for index in range(2))
+GIB = 1 << 30
+UID = "3f2a9c1e-7b54-4d0a-9e61-0c5d1f7a8b22"
+OTHER = "00000000-7b54-4d0a-9e61-0c5d1f7a8b22"
+
+
+class Node:
+    """A daemon that is told which process is in which pod."""
+
+    def __init__(self, in_memory, monkeypatch) -> None:
+        self.pods: dict[int, str] = {}
+        self._patch = monkeypatch
+        self._node = in_memory(pod_of=self.pods.get)
+        self.loop = self._node.loop
+        monkeypatch.setattr(ClientConnection, "watch_process", lambda self: True)
+
+    def connect(self, pid: int = os.getpid(), uid: int = os.getuid()):
+        self._patch.setattr(identity, "peer_of", lambda _: Peer(pid, uid))
+        return _Speaker(*self._node.connect())
+
+    def task(self, pid: int, pod: str | None, **fields):
+        if pod is not None:
+            self.pods[pid] = pod
+        peer = self.connect(pid)
+        peer.send(wire.Register((wire.GpuEntry(GPUS[0]),), **fields))
+        return peer
+
+    def groups(self):
+        self._node.core.validate()
+        return {group.id: group for group in self._node.core.snapshot(0).groups}
+
+    def clients(self):
+        return self._node.core.snapshot(0).clients
+
+
+class _Speaker:
+    def __init__(self, connection, transport) -> None:
+        self.connection, self.transport, self._encoder = connection, transport, Encoder()
+
+    def send(self, message) -> None:
+        self.connection.data_received(self._encoder.encode(message))
+
+    def tell(self, **request) -> None:
+        self.send(wire.Control(json.dumps(request).encode()))
+
+    def said(self, kind=wire.ControlReply):
+        return [message for message in self.transport.messages() if isinstance(message, kind)]
+
+    def answer(self):
+        return json.loads(self.said()[-1].body)
+
+
+@pytest.fixture
+def node(in_memory, monkeypatch):
+    return Node(in_memory, monkeypatch)
+
+
+def pod(uid=UID, name="trainer", namespace="default", **fields):
+    return {"uid": uid, "namespace": namespace, "name": name, **fields}
+
+
+def told(node, watcher, **request):
+    watcher.tell(op="pods", **request)
+    node.loop.advance(0.01)
+    return watcher.answer()
+
+
+def test_quotas_reach_the_processes_of_the_pod(node):
+    task, watcher = node.task(7, UID), node.connect()
+    assert told(node, watcher, pods=[pod(mem=GIB, cores=30)]) == {"ok": True, "pods": 1}
+    assert task.said(wire.UpdateCoreLimit)[-1].percent == 30
+    assert task.said(wire.UpdateLimit)[-1].mem_limit == GIB
+    # AND null takes them away, while an absent one stays
+    told(node, watcher, pods=[pod(cores=None)])
+    assert task.said(wire.UpdateCoreLimit)[-1].percent == 100
+    assert node.groups()[f"pod:{UID}"].mem_limit == GIB
+    told(node, watcher, pods=[pod(mem=None, cores=None)])
+    assert node.groups()[f"pod:{UID}"].mem_limit is None
+
+
+def test_values_stay_when_the_watcher_goes_away(node):
+    watcher = node.connect()
+    told(node, watcher, pods=[pod(mem=GIB)], whole=True)
+    watcher.connection.connection_lost(None)
+    assert node.groups()[f"pod:{UID}"].mem_limit == GIB
+
+
+def test_whole_list_in_parts_closes_only_who_is_in_none_of_them(node):
+    watcher = node.connect()
+    first = [pod(f"{number:032x}", f"pod-{number}") for number in range(10)]
+    told(node, watcher, pods=first, whole=True)
+    assert len(node.groups()) == 10
+    # WHEN a part of the next list has come THEN all are still there
+    told(node, watcher, pods=first[:3], whole=True, more=True)
+    assert len(node.groups()) == 10
+    # AND when its last part has come only those that were in it
+    told(node, watcher, pods=first[3:5], whole=True)
+    assert sorted(node.groups()) == sorted(f"pod:{number:032x}" for number in range(5))
+    # AND a list is whole by itself again
+    told(node, watcher, pods=first[:1], whole=True)
+    assert len(node.groups()) == 1
+
+
+def test_list_that_breaks_off_closes_nobody(node):
+    watcher = node.connect()
+    everybody = [pod(f"{number:032x}", f"pod-{number}") for number in range(4)]
+    told(node, watcher, pods=everybody, whole=True)
+    told(node, watcher, pods=everybody[:1], whole=True, more=True)
+    watcher.connection.connection_lost(None)
+    assert len(node.groups()) == 4
+
+
+def test_pods_that_are_gone_are_closed(node):
+    watcher = node.connect()
+    told(node, watcher, pods=[pod(), pod(OTHER, "other")])
+    told(node, watcher, gone=[UID, "1111"])
+    assert list(node.groups()) == [f"pod:{OTHER}"]
+
+
+def test_many_pods_are_carried_out_in_small_steps_with_others_in_between(node):
+    watcher, task = node.connect(), node.task(7, None)
+    many = [pod(f"{number:032x}", f"pod-{number}", cores=30) for number in range(100)]
+    watcher.tell(op="pods", pods=many, whole=True)
+    # THEN after the message came only one step is done, and there is no answer yet
+    assert len([group for group in node.groups() if group.startswith("pod:")]) == pods.PODS_PER_STEP
+    assert not watcher.said()
+    # AND others are served meanwhile
+    task.send(wire.ReqLock(0))
+    assert task.said(wire.LockOk)
+    node.loop.advance(0.01)
+    assert watcher.answer() == {"ok": True, "pods": 100}
+
+
+def test_what_did_not_change_costs_no_event(node, monkeypatch):
+    watcher = node.connect()
+    told(node, watcher, pods=[pod(cores=30)], whole=True)
+    events = []
+    monkeypatch.setattr(node._node.daemon, "dispatch", events.append)
+    told(node, watcher, pods=[pod(cores=30)], whole=True)
+    assert events == []
+
+
+def test_name_that_the_api_told_counts_and_a_claimed_one_leads_to_nobody(node):
+    # GIVEN a task that claims the name of another pod
+    node.task(7, OTHER, pod_name="trainer", pod_namespace="default")
+    watcher = node.connect()
+    told(node, watcher, pods=[pod(), pod(OTHER, "liar")], whole=True)
+    assert [(client.namespace, client.pod) for client in node.clients()] == [("default", "liar")]
+    # WHEN the operator limits the pod of that name
+    watcher.tell(op="limit", target={"pod": "default/trainer"}, mem=GIB)
+    # THEN it is the pod that the API calls so
+    assert watcher.answer()["group"]["id"] == f"pod:{UID}"
+    assert node.groups()[f"pod:{OTHER}"].mem_limit is None
+    # AND when that one is gone, nobody has the name
+    told(node, watcher, gone=[UID])
+    watcher.tell(op="limit", target={"pod": "default/trainer"}, mem=GIB)
+    assert "there is no pod default/trainer" in watcher.answer()["error"]
+
+
+def test_pod_of_the_same_name_made_anew_is_found_by_it(node):
+    watcher = node.connect()
+    told(node, watcher, pods=[pod()], whole=True)
+    told(node, watcher, pods=[pod(OTHER)], gone=[UID])
+    watcher.tell(op="limit", target={"pod": "default/trainer"}, cores=30)
+    assert watcher.answer()["group"]["id"] == f"pod:{OTHER}"
+
+
+def test_operator_learns_that_the_annotation_is_in_force(node):
+    watcher = node.connect()
+    told(node, watcher, pods=[pod(mem=GIB)])
+    watcher.tell(op="limit", target={"pod": "default/trainer"}, mem=2 * GIB)
+    group = watcher.answer()["group"]
+    assert (group["mem_limit"], group["mem_limit_from"]) == (GIB, "annotation")
+    told(node, watcher, pods=[pod(mem=None)])
+    assert node.groups()[f"pod:{UID}"].mem_limit == 2 * GIB
+
+
+@pytest.mark.parametrize(("pid", "uid"), [(7, 0), (7, os.getuid()), (8, 54321)])
+def test_task_may_not_tell_of_pods(node, pid, uid):
+    node.pods[7] = UID
+    task = node.connect(pid, uid)
+    assert "only root" in told(node, task, pods=[pod(mem=64 * GIB)])["error"]
+    assert node.groups() == {}
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        ({"pods": {}}, "lists"),
+        ({"pods": [1]}, "JSON object"),
+        ({"pods": [pod(uid="x y")]}, "not the uid"),
+        ({"pods": [pod(uid="a" * 1000)]}, "not the uid"),
+        ({"pods": [pod(name="a/b")]}, "not the name"),
+        ({"pods": [pod(namespace=None)]}, "not the namespace"),
+        ({"pods": [pod(mem=0)]}, "mem is a whole number"),
+        ({"pods": [pod(gpumem="1")]}, "gpumem is a whole number"),
+        ({"pods": [pod(cores=101)]}, "cores is a number"),
+        ({"gone": ["X"]}, "not the uid"),
+        ({"whole": 1}, "true or false"),
+        ({"nonsense": 1}, "knows no nonsense"),
+    ],
+)
+def test_message_that_makes_no_sense_is_refused_whole(node, request_, says):
+    answer = told(node, node.connect(), **request_)
+    assert says in answer["error"]
+    assert node.groups() == {}
+
+
+def test_pods_beyond_the_bound_are_refused(node, monkeypatch):
+    monkeypatch.setattr(pods, "MAX_PODS", 1)
+    assert "at most 1" in told(node, node.connect(), pods=[pod(), pod(OTHER)])["error"]
