@@ -6,6 +6,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ class Api:
                 raise
             return None
 
+    def text(self, path: str) -> str:
+        """What is no object: the log of a container."""
+        with self._open("GET", path) as answer:
+            return str(answer.read().decode(errors="replace"))
+
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return self._ask("POST", path, body)
 
@@ -53,12 +59,16 @@ class Api:
                 raise
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        with self._open(method, path, body) as answer:
+            return dict(json.load(answer))
+
+    def _open(self, method: str, path: str, body: dict[str, Any] | None = None) -> HTTPResponse:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._server + path, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=_SECONDS, context=self._tls) as answer:
-                return dict(json.load(answer))
+            answer: HTTPResponse = urllib.request.urlopen(request, timeout=_SECONDS, context=self._tls)
+            return answer
         except urllib.error.HTTPError as error:
             with error:
                 raise Refused(error.code, error.read().decode(errors="replace")) from None

@@ -24,6 +24,15 @@ _WHERE = os.environ.get("NVSHARE_KUBE", "doubles")
 _MISSING = "missing: "
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What plays with the doubles themselves has nothing to do on a cluster."""
+    if _WHERE == "doubles":
+        return
+    on_cluster = [item for item in items if {"world", "real_world"} & set(getattr(item, "fixturenames", ()))]
+    config.hook.pytest_deselected(items=[item for item in items if item not in on_cluster])
+    items[:] = on_cluster
+
+
 @pytest.fixture(scope="session")
 def real_world(runtime_directory: str) -> Iterator[RealWorld]:
     """The cluster that this process was started in."""

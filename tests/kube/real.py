@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
-from api import Api
+from api import Api, Refused
 from cluster import Cluster
 from image import IMAGE
 from settings import NODE
@@ -61,15 +63,28 @@ class RealWorld:
         shutil.copy2(native.interposer(), LIBRARY)
         self._start("nvshare-scheduler")
         wait_for("the scheduler", SOCKET.exists)
-        self._start("nvshare-device-plugin", "--simulated", str(self._node.directory))
-        self._wait_registered()
+        self._start("nvshare-pod-watch")
+        with self._registering():
+            self._start("nvshare-device-plugin", "--simulated", str(self._node.directory))
 
     def _start(self, program: str, *options: str) -> None:
         env = {**self._node.env(), "NVSHARE_SOCK": str(SOCKET), "NODE_NAME": NODE}
         self._cluster.start(program, [str(Path(sys.executable).parent / program), *options], env)
 
-    def _wait_registered(self) -> None:
-        wait_for("the devices", lambda: self.capacity() == len(self.gpus) * _VIRTUAL_DEVICES)
+    @contextlib.contextmanager
+    def _registering(self) -> Iterator[None]:
+        """Wait for what was done inside to end in devices that the kubelet knows, and the API server too.
+
+        The kubelet's log is the only place that tells the devices of now from those of before.
+        """
+        log = self._cluster.log("kubelet")
+        before = log.stat().st_size
+        yield
+        devices = len(self.gpus) * _VIRTUAL_DEVICES
+        for resource in (GPU, GPUMEM):
+            line = re.compile(rf'Processed device updates.*"{resource}".*healthyCount=[1-9]'.encode())
+            wait_for(f"devices of {resource}", lambda line=line: line.search(_from(log, before)))  # type: ignore[misc]
+        wait_for("the devices", lambda: self.capacity() == devices and self.capacity(GPUMEM) > 0)
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -156,7 +171,12 @@ class RealWorld:
         return given
 
     def logs(self, pod: Pod) -> str:
-        return self._kubectl("logs", pod.name)
+        try:
+            return self._api.text(f"{_path(pod)}/log")
+        except Refused as refused:
+            if refused.code != 400:
+                raise
+            return ""  # its container has not been started yet
 
     def execute(self, pod: Pod, command: Sequence[str]) -> tuple[int, str]:
         done = subprocess.run(
@@ -183,13 +203,16 @@ class RealWorld:
         return int(self._api.get(f"/api/v1/nodes/{NODE}")["status"]["allocatable"].get(resource, 0))
 
     def restart_kubelet(self) -> None:
-        self._cluster.restart_kubelet()
-        self._wait_registered()
+        with self._registering():
+            self._cluster.restart_kubelet()
 
     def restart_plugin(self) -> None:
         self._cluster.stop("nvshare-device-plugin", signal.SIGKILL)
-        self._start("nvshare-device-plugin", "--simulated", str(self._node.directory))
-        self._wait_registered()
+        with self._registering():
+            self._start("nvshare-device-plugin", "--simulated", str(self._node.directory))
+
+    def lose_gpu(self, uuid: str, lost: bool = True) -> None:
+        self._node.lose(uuid, lost)
 
     def stop_api(self) -> None:
         self._cluster.stop_api()
@@ -205,9 +228,15 @@ class RealWorld:
 
     def close(self) -> None:
         self.delete_all()
-        for program in ("nvshare-device-plugin", "nvshare-scheduler"):
+        for program in ("nvshare-pod-watch", "nvshare-device-plugin", "nvshare-scheduler"):
             self._cluster.stop(program)
         sim.down(self._node.name)
+
+
+def _from(log: Path, offset: int) -> bytes:
+    with open(log, "rb") as file:
+        file.seek(offset)
+        return file.read()
 
 
 def _path(pod: Pod) -> str:

@@ -204,9 +204,7 @@ def test_every_request_brings_the_token_of_its_moment(api: ApiDouble, watched: W
     assert api.tokens == ["Bearer token-0", "Bearer token-1"]
 
 
-def test_stream_that_went_silent_is_given_up_and_begun_anew(
-    api: ApiDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stream_that_went_silent_is_given_up_and_begun_anew(api: ApiDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "SILENCE", 0.1)
     api.bookmarks = 1000.0
     with contextlib.closing(Watched(api)):

@@ -135,7 +135,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
             "kube-scheduler": [run["kube-scheduler"], config["kube-scheduler"], "--leader-elect=false"],
             "kubelet": [
                 run["kubelet"], config["kubelet"], f"--config={self.path('kubelet.json')}",
-                f"--hostname-override={NODE}", f"--node-ip={ADDRESS}",
+                f"--hostname-override={NODE}", f"--node-ip={ADDRESS}", "--v=2",
             ],
         }  # fmt: skip
 
