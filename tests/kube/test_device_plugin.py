@@ -17,9 +17,18 @@ from doubles.kubelet import AdmissionError, Kubelet, wait_until
 from doubles.world import DoublesWorld
 from world import GPU, GPUMEM
 
+from nvshare import native
 from nvshare.kube.api import deviceplugin_pb2 as api
 
 T4_MIB = 14913
+OUTSIDER = """
+import sys
+from nvshare.lab.driver import Context, Driver
+with Context(Driver()) as context:
+    context.allocate(64 << 20)
+    print("allocated", flush=True)
+    sys.stdin.read()
+"""
 MakeWorld = Callable[..., DoublesWorld]
 
 
@@ -50,7 +59,7 @@ def card(device: str) -> str:
 
 
 def test_every_card_is_ten_devices_named_after_it(make_world: MakeWorld) -> None:
-    world = make_world()
+    world = make_world("2xT4", "--no-gpumem")
     pods = [world.kubelet.admit(f"p{number}", {GPU: 1}) for number in range(20)]
     given = {device for pod in pods for device in pod.containers[0].devices[GPU]}
     assert given == {f"{gpu}__{number}" for gpu in world.gpus for number in range(1, 11)}
@@ -71,7 +80,7 @@ def test_pack_fills_one_card_first(make_world: MakeWorld) -> None:
 
 
 def test_containers_that_want_several_get_different_cards(make_world: MakeWorld) -> None:
-    world = make_world()
+    world = make_world("2xT4", "--no-gpumem")
     pod = world.kubelet.admit("wide", {GPU: 2})
     assert {card(device) for device in pod.containers[0].devices[GPU]} == set(world.gpus)
 
@@ -102,6 +111,22 @@ def test_a_kubelet_that_ignores_the_preference_is_followed(make_world: MakeWorld
         assert use[card(new.containers[0].devices[GPU][0])] == min(use.values())
 
 
+def test_among_equal_cards_the_one_that_the_scheduler_sees_in_use_comes_last(make_world: MakeWorld) -> None:
+    world = make_world("2xT4", "--no-gpumem")
+    first, second = sorted(world.gpus)
+    preloaded = {"LD_PRELOAD": str(native.interposer()), "CUDA_VISIBLE_DEVICES": first}
+    with subprocess.Popen(
+        [sys.executable, "-c", OUTSIDER],
+        env={**world.environment, **preloaded},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == b"allocated\n"
+        assert card(world.kubelet.admit("p", {GPU: 1}).containers[0].devices[GPU][0]) == second
+        task.communicate()
+
+
 def test_a_pod_that_ended_and_is_still_listed_counts_no_more(make_world: MakeWorld) -> None:
     world = make_world("2xT4", "--no-gpumem")
     ended = world.kubelet.admit("job", {GPU: 1})
@@ -112,14 +137,14 @@ def test_a_pod_that_ended_and_is_still_listed_counts_no_more(make_world: MakeWor
     assert card(world.kubelet.admit("next", {GPU: 1}).containers[0].devices[GPU][0]) == at
 
 
-@pytest.mark.parametrize("device", ["", "GPU-nobody__1", "nonsense", "{gpu}__0", "{gpu}__11", "{gpu}__-1", "{gpu}__²"])
-def test_unknown_devices_are_refused_by_name(make_world: MakeWorld, device: str) -> None:
+def test_unknown_devices_are_refused_by_name(make_world: MakeWorld) -> None:
     world = make_world("2xT4", "--no-gpumem")
-    name = device.format(gpu=world.gpus[0])
-    with pytest.raises(grpc.RpcError) as caught:
-        world.kubelet.call(GPU, "Allocate", allocate(name))
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert f"{GPU} has no {name!r}" in caught.value.details()
+    gpu = world.gpus[0]
+    for name in ("", "GPU-nobody__1", "nonsense", f"{gpu}__0", f"{gpu}__11", f"{gpu}__-1", f"{gpu}__²", "x" * 10_000):
+        with pytest.raises(grpc.RpcError) as caught:
+            world.kubelet.call(GPU, "Allocate", allocate(name))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert f"{GPU} has no {name[:80]!r}" in caught.value.details()
     world.kubelet.admit("p", {GPU: 1})  # it goes on
 
 
@@ -171,6 +196,23 @@ def test_a_second_plugin_refuses_and_names_the_first(make_world: MakeWorld) -> N
     assert second.wait(20) == 2
     assert f"(process {first.pid}): stop it first" in world.plugin_log.read_text()[len(log) :]
     world.kubelet.admit("p", {GPU: 1})
+
+
+def test_of_two_plugins_that_start_at_once_one_stays(make_world: MakeWorld) -> None:
+    world = make_world("1xT4")
+    world.kubelet.wait_listed(GPU, GPUMEM)
+    for _ in range(3):
+        world.kill_plugin()
+        before = len(world.kubelet.registrations)
+        started = []
+        for _ in range(2):
+            world.start_plugin()
+            assert world.plugin is not None
+            started.append(world.plugin)
+        wait_until(lambda both=tuple(started): any(plugin.poll() is not None for plugin in both), "the end of one")
+        (world.plugin,) = [plugin for plugin in started if plugin.poll() is None]
+        assert sorted(plugin.poll() or 0 for plugin in started) == [0, 2]
+        world.kubelet.wait_listed(GPU, GPUMEM, after=before)
 
 
 @pytest.mark.parametrize("left", ["socket", "file"])
@@ -277,6 +319,16 @@ def test_a_directory_in_the_way_is_said(directory: Path) -> None:
     _, said = plugin.communicate(timeout=20)
     assert plugin.returncode == 2
     assert f"{in_the_way} is a directory: remove it" in said
+
+
+def test_a_path_that_is_too_long_is_said(directory: Path) -> None:
+    long = directory / ("x" * 80)
+    (long / "device-plugins").mkdir(parents=True)
+    plugin = run_plugin(long)
+    _, said = plugin.communicate(timeout=20)
+    assert plugin.returncode == 2
+    assert "cannot be served" in said.splitlines()[-1]
+    assert "Traceback" not in said
 
 
 def test_settings_that_cannot_be_used_are_said_and_replaced(directory: Path) -> None:

@@ -54,6 +54,7 @@ class _Endpoint:
 
     def __init__(self, kubelet: Kubelet, request: api.RegisterRequest) -> None:
         self.resource = request.resource_name
+        self.order: list[str] = []
         self.healthy: set[str] = set()
         self.unhealthy: set[str] = set()
         self.listed = False
@@ -72,8 +73,9 @@ class _Endpoint:
         try:
             for response in self._stream:
                 with self._kubelet.changed:
+                    self.order = [device.ID for device in response.devices]
                     self.healthy = {device.ID for device in response.devices if device.health == HEALTHY}
-                    self.unhealthy = {device.ID for device in response.devices} - self.healthy
+                    self.unhealthy = set(self.order) - self.healthy
                     self.listed = True
                     self._kubelet.changed.notify_all()
         except grpc.RpcError as error:
@@ -268,7 +270,8 @@ class Kubelet:
         endpoint = self._endpoint(resource)
         with self.changed:
             self._take_back()
-            available = endpoint.healthy - self._in_use(resource)
+            in_use = self._in_use(resource)
+            available = [device for device in endpoint.order if device in endpoint.healthy and device not in in_use]
         if len(available) < size:
             raise AdmissionError(
                 f"requested number of devices unavailable for {resource}. "
@@ -282,20 +285,16 @@ class Kubelet:
             container.devices[resource] = tuple(devices)
             container.answers[resource] = response.container_responses[0]
 
-    def _pick(self, endpoint: _Endpoint, available: set[str], size: int) -> list[str]:
-        preferred: list[str] = []
+    def _pick(self, endpoint: _Endpoint, available: list[str], size: int) -> list[str]:
         if endpoint.options.get_preferred_allocation_available:
-            unordered = list(available)
-            self._random.shuffle(unordered)
             request = api.PreferredAllocationRequest()
+            unordered = self._random.sample(available, len(available))
             request.container_requests.add(available_deviceIDs=unordered, allocation_size=size)
             answer = endpoint.call("GetPreferredAllocation", request)
-            preferred = [one for one in answer.container_responses[0].deviceIDs if one in available]
-        if not self.follow_hints:
-            preferred = []
-        others = sorted(available - set(preferred))
-        self._random.shuffle(others)
-        return (preferred + others)[:size]
+            preferred = list(answer.container_responses[0].deviceIDs)
+            if self.follow_hints and len(preferred) == size and set(preferred) <= set(available):
+                return preferred
+        return self._random.sample(available, size)
 
 
 def wait_until(satisfied: Callable[[], object], what: str, patience: float = PATIENCE) -> None:

@@ -55,20 +55,19 @@ def _make_way(path: Path) -> None:
         raise Occupied(f"{path} is a directory: remove it")
     holder = _holder(path) if stat.S_ISSOCK(mode) else None
     if holder is not None:
-        raise Occupied(
-            f"another nvshare-device-plugin serves {path} (process {holder}): stop it first, one per node is enough"
-        )
+        who = f"process {holder}" if holder else "in another container"
+        raise Occupied(f"another nvshare-device-plugin serves {path} ({who}): stop it first, one per node is enough")
     path.unlink(missing_ok=True)
 
 
 def _holder(path: Path) -> int | None:
-    """The process that listens there; None when nobody does."""
+    """The process that listens there, 0 when it has no number here; None when nobody does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PATIENCE)
         try:
             probe.connect(str(path))
         except BlockingIOError:
-            return 0  # somebody listens, with a queue so full that we would have to wait
+            return 0  # somebody listens, with a queue so full that we would have to wait to know more
         except OSError:
             return None
         credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

@@ -1,4 +1,4 @@
-"""Keeps one service served and registered, over any number of restarts of the kubelet.
+"""Keeps services served and registered, over any number of restarts of the kubelet.
 
 A kubelet that starts removes all sockets in its directory and forgets who was registered. It does not call: a plugin
 sees that its socket is gone, or the kubelet's is another one, or that nobody follows its devices any more.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
@@ -44,14 +45,8 @@ class Registration:
         self._try_at = 0.0
         self._complaint = ""
 
-    async def keep(self) -> None:
-        """Until cancelled; ``Occupied`` when another plugin has our place."""
-        while True:
-            await self.step()
-            await asyncio.sleep(_LOOK_EVERY)
-
     async def step(self) -> None:
-        """Repair what is not as it should be, now."""
+        """Repair what is not as it should be, now; ``Occupied`` when another plugin has our place."""
         if not self.path.parent.is_dir():
             self._complain(f"there is no {self.path.parent}; waiting for a kubelet to make it")
             return
@@ -74,12 +69,16 @@ class Registration:
         await self._stop()
         server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers((DEVICE_PLUGIN.handler(self.service),))
-        with claim(self.path):
-            try:
+        try:
+            with claim(self.path):
                 server.add_insecure_port(f"unix:{self.path}")
-            except RuntimeError as error:
-                raise Occupied(f"{self.path} cannot be served ({error})") from error
-            self._server, self._served = server, mark(self.path)
+                self._server, self._served = server, mark(self.path)
+        except (OSError, RuntimeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise Occupied(
+                f"{self.path} cannot be served ({reason}): the plugin must be root and see the kubelet's directory, "
+                "whose path may be no longer than 70 characters"
+            ) from error
         await server.start()
         self._registered, self._try_at = None, 0.0
 
@@ -120,3 +119,11 @@ class Registration:
         if self._served is not None and mark(self.path) == self._served:
             self.path.unlink(missing_ok=True)
         await self._stop()
+
+
+async def keep_registered(registrations: Sequence[Registration]) -> None:
+    """Until cancelled. One after the other: of two plugins that start at once, who has the first socket gets all."""
+    while True:
+        for registration in registrations:
+            await registration.step()
+        await asyncio.sleep(_LOOK_EVERY)

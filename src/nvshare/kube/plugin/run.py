@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import logging
 import signal
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nvshare.config import PluginConfig
 from nvshare.kube.plugin import gpumem
@@ -15,7 +17,7 @@ from nvshare.kube.plugin.desk import Desk, Terms
 from nvshare.kube.plugin.endpoint import vendor_sockets
 from nvshare.kube.plugin.health import Health, Watch
 from nvshare.kube.plugin.podresources import PodResources
-from nvshare.kube.plugin.registration import Registration
+from nvshare.kube.plugin.registration import Registration, keep_registered
 from nvshare.kube.plugin.server import GpuService, MemoryService
 
 _LOG = logging.getLogger("nvshare")
@@ -70,25 +72,26 @@ async def _serve(options: Options, watch: Watch) -> None:
                 ended,
                 health.keep(options.health_interval),
                 _notice_vendor(options.kubelet.plugins),
-                *(registration.keep() for registration in registrations),
+                keep_registered(registrations),
             )
     finally:
         for registration in registrations:
             await registration.close()
 
 
-async def _until(ended: asyncio.Event, *work: object) -> None:
+async def _until(ended: asyncio.Event, *work: Coroutine[Any, Any, None]) -> None:
     """Do all of it until one fails or ends, or we are told to end; then ``CancelledError``."""
-    tasks = [asyncio.ensure_future(one) for one in work]  # type: ignore[call-overload]
-    end = asyncio.ensure_future(ended.wait())
+    tasks = [asyncio.create_task(one) for one in work]
+    end = asyncio.create_task(ended.wait())
     try:
-        await asyncio.wait([*tasks, end], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({*tasks, end}, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             if task.done():
                 task.result()
     finally:
-        for task in (*tasks, end):
+        for task in tasks:
             task.cancel()
+        end.cancel()
         await asyncio.gather(*tasks, end, return_exceptions=True)
     if ended.is_set():
         raise asyncio.CancelledError

@@ -43,12 +43,10 @@ class Service:
         self.streams += 1
         try:
             async for node in self.desk.nodes():
-                yield api.ListAndWatchResponse(
-                    devices=[
-                        api.Device(ID=name, health=HEALTHY if healthy else UNHEALTHY)
-                        for name, healthy in self.devices(node)
-                    ]
-                )
+                listed = api.ListAndWatchResponse()
+                for name, healthy in self.devices(node):
+                    listed.devices.add(ID=name, health=HEALTHY if healthy else UNHEALTHY)
+                yield listed
         finally:
             self.streams -= 1
 
