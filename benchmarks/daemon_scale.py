@@ -94,26 +94,34 @@ def paced(once: Callable[[int], float], seconds: float) -> list[float]:
     return sorted(taken)
 
 
-def echo_latency(seconds: float) -> list[float]:
+class Echo:
     """The same round trip with a process that only answers: what this machine, as loaded as it is, adds to any."""
-    ours, theirs = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        ours.close()
-        while data := theirs.recv(64):
-            theirs.sendall(data)
-        os._exit(0)
-    theirs.close()
 
-    def once(_: int) -> float:
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._child = os.fork()
+        if self._child == 0:
+            self._socket.close()
+            while data := theirs.recv(64):
+                theirs.sendall(data)
+            os._exit(0)
+        theirs.close()
+
+    def once(self, _: int) -> float:
         begin = time.perf_counter()
-        ours.sendall(b"x" * 32)
-        ours.recv(64)
+        self._socket.sendall(b"x" * 32)
+        self._socket.recv(64)
         return time.perf_counter() - begin
 
-    taken = paced(once, seconds)
-    ours.close()
-    os.waitpid(child, 0)
+    def close(self) -> None:
+        self._socket.close()
+        os.waitpid(self._child, 0)
+
+
+def echo_latency(seconds: float) -> list[float]:
+    echo = Echo()
+    taken = paced(echo.once, seconds)
+    echo.close()
     return taken
 
 

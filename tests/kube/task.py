@@ -36,13 +36,12 @@ def work(context, size):
     if size:
         context.allocate(size * MIB)
     launch = context.load(PTX).launcher("nvs_spin", 1_000_000, elements=1)
-    slowest, number = 0.0, 0
-    for _ in watch(context):
+    slowest = 0.0
+    for number, _ in enumerate(watch(context), start=1):
         began = time.monotonic()
         context.driver.check("cuLaunchKernel", launch())
         context.synchronize()
         slowest = max(slowest, time.monotonic() - began)
-        number += 1
         if number % 20 == 0:
             say(f"{number} steps, slowest step {slowest:.3f}")
 

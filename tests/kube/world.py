@@ -7,6 +7,7 @@ plays it on a cluster (``NVSHARE_KUBE=real``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -69,6 +70,9 @@ class World(Protocol):
 
     def execute(self, pod: Pod, command: Sequence[str]) -> tuple[int, str]:
         """A second process in its container, with the environment of the first: exit code and output."""
+
+    def outside(self, command: Sequence[str], variables: Mapping[str, str]) -> AbstractContextManager[None]:
+        """A process of the node, in no pod, on the first card and under the library, while the context lasts."""
 
     def events(self, pod: Pod) -> list[str]:
         """Its Kubernetes Events, oldest first: ``Reason: message``."""

@@ -195,8 +195,7 @@ class GroupOpened(Event):
 class PodSeen(Event):
     """What the Kubernetes API says of a pod on this node; its group lives until ``GroupClosed``.
 
-    ``mem_limit`` and ``core_limit`` are its annotations, None where it has none. Those named in ``keep`` are not known
-    now: what was in force stays.
+    ``mem_limit`` and ``core_limit`` are its annotations, None where it has none.
     """
 
     group: str
@@ -205,7 +204,6 @@ class PodSeen(Event):
     gpumem: int | None = None  # bytes, from its resources
     mem_limit: int | None = None
     core_limit: int | None = None
-    keep: frozenset[str] = field(default_factory=frozenset)
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,8 @@ class Limits:
         group.opened = True
         group.pod = (event.namespace, event.name)
         group.mem_limit.opened = self._memory(event.gpumem, group)
-        if "mem_limit" not in event.keep:
-            group.mem_limit.annotation = self._memory(event.mem_limit, group)
-        if "core_limit" not in event.keep:
-            group.core_limit.annotation = self._percent(event.core_limit, group)
+        group.mem_limit.annotation = self._memory(event.mem_limit, group)
+        group.core_limit.annotation = self._percent(event.core_limit, group)
         if group.clients:
             self._announce(group, before)
         return group

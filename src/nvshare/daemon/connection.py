@@ -135,6 +135,10 @@ class ClientConnection(asyncio.Protocol):
             self.daemon.loop.add_reader(self._pidfd, self.hang_up)
         return True
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     # --- a reply that comes later
 
     def wait_for_reply(self) -> None:

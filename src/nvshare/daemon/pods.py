@@ -2,13 +2,22 @@
 
 A message may tell of many pods. It is carried out in small steps with everything else in between, so that no number of
 pods delays a decision; the answer comes after the last step.
+
+While a watcher is there, a process of a pod that it has not told of yet waits a moment for it, so that its quota holds
+from the beginning. What was told is kept in a file too: a scheduler that is started anew knows it at once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
+import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nvshare.core import events
@@ -20,11 +29,14 @@ if TYPE_CHECKING:
     from nvshare.daemon.connection import ClientConnection
     from nvshare.daemon.server import Daemon
 
+_LOG = logging.getLogger("nvshare")
+
 MAX_PODS = 4096  # known at once; a node has some hundreds at most
-PODS_PER_STEP = 4
+READ_PER_STEP = 16
+UNKNOWN_WAIT = 1.0  # seconds that a process waits until its pod is told of
+SAVE_PERIOD = 1.0  # seconds between two looks at whether there is something new to keep
 _UID = re.compile(r"[0-9a-f-]{1,64}")
 _NAME = re.compile(r"[a-z0-9.-]{1,253}")  # of pods and of namespaces
-_QUOTAS = {"mem": "mem_limit", "cores": "core_limit"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,7 @@ class Pod:
     gpumem: int | None
     mem: int | None
     cores: int | None
-    keep: frozenset[str]  # quotas that are not known now and stay as they are
+    keep: frozenset[str] = field(default_factory=frozenset)  # quotas not known now: they stay as they are
 
     @property
     def group(self) -> str:
@@ -46,17 +58,25 @@ class Pod:
         return f"{self.namespace}/{self.name}"
 
     def seen(self, now: float) -> events.PodSeen:
-        return events.PodSeen(
-            now, self.group, self.namespace, self.name, self.gpumem, self.mem, self.cores, keep=self.keep
-        )
+        return events.PodSeen(now, self.group, self.namespace, self.name, self.gpumem, self.mem, self.cores)
+
+    def after(self, before: Pod | None) -> Pod:
+        """With what was known before in place of what is not known now."""
+        mem = self.mem if before is None or "mem" not in self.keep else before.mem
+        cores = self.cores if before is None or "cores" not in self.keep else before.cores
+        return replace(self, mem=mem, cores=cores, keep=frozenset())
+
+    def entry(self) -> dict[str, Any]:
+        """As it is told."""
+        return {name: value for name, value in vars(self).items() if name != "keep"}
 
 
 @dataclass(frozen=True)
 class Update:
     """``whole``: the pods of this message, and of those before it with ``more``, are all there are."""
 
-    pods: tuple[Pod, ...]
-    gone: tuple[str, ...]
+    entries: list[Any]  # of pods, not read yet
+    gone: list[Any]  # uids, not read yet
     whole: bool
     more: bool
 
@@ -70,7 +90,7 @@ def parse(request: control.Request) -> Update:
     whole, more = request.get("whole", False), request.get("more", False)
     if not isinstance(whole, bool) or not isinstance(more, bool):
         raise control.ControlError("whole and more are true or false")
-    return Update(tuple(map(_pod, pods)), tuple(_text({"uid": uid}, "uid", _UID) for uid in gone), whole, more)
+    return Update(pods, gone, whole, more)
 
 
 def _pod(entry: Any) -> Pod:
@@ -83,7 +103,7 @@ def _pod(entry: Any) -> Pod:
         control.memory(entry, "gpumem"),
         control.memory(entry, "mem"),
         control.cores(entry),
-        frozenset(field for name, field in _QUOTAS.items() if name not in entry),
+        frozenset({"mem", "cores"} - entry.keys()),
     )
 
 
@@ -97,10 +117,21 @@ def _text(entry: dict[str, Any], name: str, form: re.Pattern[str]) -> str:
 class PodDesk:
     """Values stay when the watcher goes away; one that comes back tells of all pods again."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon, file: Path | None) -> None:
         self._daemon = daemon
+        self._file = file
         self._known: dict[str, Pod] = {}  # by uid
         self._named: dict[str, str] = {}  # namespace/name -> uid
+        self._watchers: set[ClientConnection] = set()  # those who have told of all pods
+        self._awaited: dict[str, list[Callable[[], None]]] = {}  # uid -> who waits for it
+        self._unsaved = False
+        self._saving = False
+        self._writing = threading.Lock()
+        self._load()
+
+    def close(self) -> None:
+        if self._file is not None and (self._unsaved or self._saving):
+            self._write(self._file)
 
     def knows(self, group: str) -> bool:
         """Whether this group is a pod whose name the API told: what its clients say of it does not count."""
@@ -111,50 +142,141 @@ class PodDesk:
         uid = self._named.get(title)
         return None if uid is None else f"pod:{uid}"
 
+    def when_known(self, uid: str | None, proceed: Callable[[], None]) -> bool:
+        """Call ``proceed`` when this pod has been told of, or will not be; False: there is nothing to wait for."""
+        if uid is None or uid in self._known or not self._watchers:
+            return False
+        once = _Once(proceed)
+        self._awaited.setdefault(uid, []).append(once)
+        self._daemon.loop.call_later(UNKNOWN_WAIT, once)
+        return True
+
+    def ended(self, connection: ClientConnection) -> None:
+        """A connection is gone."""
+        self._watchers.discard(connection)
+
     def ask(self, connection: ClientConnection, request: control.Request) -> None:
         """``pods``."""
         update = parse(request)
-        if len(self._known) + len(update.pods) > MAX_PODS:
+        if len(self._known) + len(update.entries) > MAX_PODS:
             raise control.ControlError(f"at most {MAX_PODS} pods of one node are kept")
-        if update.whole:
-            connection.pods_listed = (connection.pods_listed or set()) | {pod.uid for pod in update.pods}
         connection.wait_for_reply()
         self._step(connection, self._steps(connection, update))
 
     def _step(self, connection: ClientConnection, steps: Iterator[None]) -> None:
         """Also when the watcher has gone meanwhile: what it said is true."""
-        for _ in steps:
-            self._daemon.loop.call_later(0, self._step, connection, steps)
-            return
-        connection.send(wire.ControlReply(control.reply(pods=len(self._known))))
+        try:
+            for _ in steps:
+                self._daemon.loop.call_later(0, self._step, connection, steps)
+                return
+            answer = control.reply(pods=len(self._known))
+        except control.ControlError as error:
+            answer = control.refusal(error)
+        connection.send(wire.ControlReply(answer))
         connection.continue_reading()
+        self._save_soon()
 
     def _steps(self, connection: ClientConnection, update: Update) -> Iterator[None]:
-        """Only what changed goes to the core."""
-        changes = 0
-        for pod in update.pods:
+        """Read all of it, then carry it out; only what changed goes to the core, one pod at a time."""
+        pods: list[Pod] = []
+        for number, entry in enumerate(update.entries, start=1):
+            pods.append(_pod(entry))
+            if number % READ_PER_STEP == 0:
+                yield
+        gone = [_text({"uid": uid}, "uid", _UID) for uid in update.gone]
+        for told in pods:
+            pod = told.after(self._known.get(told.uid))
             if self._known.get(pod.uid) != pod:
                 self._see(pod)
-                changes += 1
-                if changes % PODS_PER_STEP == 0:
-                    yield
-        gone = list(update.gone)
-        if update.whole and not update.more:
-            listed, connection.pods_listed = connection.pods_listed or set(), None
-            gone += self._known.keys() - listed
+                yield
+        if update.whole:
+            gone += self._not_listed(connection, pods, update.more)
         for uid in gone:
             if uid in self._known:
                 self._forget(self._known.pop(uid))
-                changes += 1
-                if changes % PODS_PER_STEP == 0:
-                    yield
+                yield
+
+    def _not_listed(self, connection: ClientConnection, pods: list[Pod], more: bool) -> set[str]:
+        """Uids that are in no part of a list that is complete now; none while more is to come."""
+        listed = connection.pods_listed = (connection.pods_listed or set()) | {pod.uid for pod in pods}
+        if more:
+            return set()
+        connection.pods_listed = None
+        if not connection.closed:
+            self._watchers.add(connection)
+        return self._known.keys() - listed
 
     def _see(self, pod: Pod) -> None:
         self._known[pod.uid] = pod
         self._named[pod.title] = pod.uid
+        self._unsaved = True
         self._daemon.dispatch(pod.seen(self._daemon.now()))
+        for proceed in self._awaited.pop(pod.uid, ()):
+            proceed()
 
     def _forget(self, pod: Pod) -> None:
         if self._named.get(pod.title) == pod.uid:
             del self._named[pod.title]
+        self._unsaved = True
         self._daemon.dispatch(events.GroupClosed(self._daemon.now(), pod.group))
+
+    # --- across restarts
+
+    def _load(self) -> None:
+        try:
+            lines = [] if self._file is None else self._file.read_text().splitlines()[:MAX_PODS]
+            pods = [_pod(json.loads(line)) for line in lines]
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, control.ControlError) as error:
+            _LOG.warning("What was known of pods is lost until they are told of again (%s: %s)", self._file, error)
+            return
+        for pod in pods:
+            self._see(pod)
+        self._unsaved = False
+
+    def _save_soon(self) -> None:
+        if self._file is not None and self._unsaved and not self._saving:
+            self._saving = True
+            self._daemon.loop.call_later(SAVE_PERIOD, self._save, self._file)
+
+    def _save(self, file: Path) -> None:
+        self._unsaved = False
+        threading.Thread(target=self._write_apart, args=(file,), daemon=True).start()
+
+    def _write_apart(self, file: Path) -> None:
+        """In a thread of its own: a disk may take its time."""
+        self._write(file)
+        with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+            self._daemon.loop.call_soon_threadsafe(self._saved)
+
+    def _saved(self) -> None:
+        self._saving = False
+        self._save_soon()
+
+    def _write(self, file: Path) -> None:
+        """Whole or not at all. One pod at a time, because turning much into text at once would keep others waiting."""
+        fresh = file.with_suffix(".pods-new")
+        try:
+            with (
+                self._writing,
+                open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as text,
+            ):
+                for pod in list(self._known.values()):
+                    text.write(json.dumps(pod.entry()) + "\n")
+                text.flush()
+                fresh.replace(file)
+        except OSError as error:
+            _LOG.warning("What is known of pods cannot be kept for a restart (%s)", error)
+
+
+class _Once:
+    """Whatever comes first calls it, and what comes later does nothing."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call: Callable[[], None] | None = call
+
+    def __call__(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call()

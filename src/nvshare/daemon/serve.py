@@ -91,6 +91,7 @@ async def _serve(
                 max_connections=_affordable_connections(),
                 about=me,
                 lease_marker=place.socket.with_suffix(".leases"),
+                pods_file=place.socket.with_suffix(".pods"),
                 pod_of=pod_of,
             )
             server = await loop.create_unix_server(lambda: ClientConnection(daemon), sock=listener)

@@ -80,6 +80,7 @@ class Daemon:
         max_connections: int = MAX_CONNECTIONS,
         about: dict[str, Any] | None = None,
         lease_marker: Path | None = None,
+        pods_file: Path | None = None,
         pod_of: Callable[[int], str | None] | None = None,
     ) -> None:
         self.loop = loop
@@ -107,13 +108,13 @@ class Daemon:
         self._idle_since: float | None = self._now
         self._kernel_pod_of = pod_of or identity.pod_of
         self._own_pod = self._kernel_pod_of(os.getpid())
-        self._pods = PodDesk(self)
         self._leases = LeaseDesk(self, self._runs, lease_marker)
         cards = source.cards()
         self._about = {**(about or {}), "cards": [card.uuid for card in cards]}
         self.known_gpus = frozenset(card.uuid for card in cards)
         for card in cards:
             self.dispatch(events.GpuAdded(self.now(), card.uuid, card.total, card.name, card_memory))
+        self._pods = PodDesk(self, pods_file)
         self._housekeeping = loop.call_later(SAMPLE_PERIOD, self._keep_house)
 
     def close(self) -> None:
@@ -122,6 +123,7 @@ class Daemon:
         if self._timer is not None:
             self._timer.cancel()
         self._leases.close()
+        self._pods.close()
         self._core = _Stopped()
         for connection in list(self._connections):
             connection.hang_up()
@@ -207,9 +209,23 @@ class Daemon:
 
     def register(self, connection: ClientConnection, message: wire.Register, gpus: tuple[events.HeldGpu, ...]) -> None:
         """REGISTER of a connection that is not registered yet."""
+        pod = self._pod_of(connection.peer.pid)
+
+        def proceed() -> None:
+            if not connection.closed:
+                self._register(connection, message, gpus, pod)
+                connection.continue_reading()
+
+        if self._pods.when_known(pod, proceed):
+            connection.wait_for_reply()
+        else:
+            self._register(connection, message, gpus, pod)
+
+    def _register(
+        self, connection: ClientConnection, message: wire.Register, gpus: tuple[events.HeldGpu, ...], pod: str | None
+    ) -> None:
         pid = connection.peer.pid
         client = self._client_id(message.previous_id, pid)
-        pod = self._pod_of(pid)
         connection.ancestors = tuple(identity.ancestry(pid))
         group = self._leases.group_of(identity.group_of(connection.ancestors, pod, self._runs, client), pid)
         event = registration(
@@ -266,6 +282,7 @@ class Daemon:
             del self._clients[connection.client]
             self.dispatch(events.ClientGone(self.now(), connection.client))
         self._leases.ended(connection)
+        self._pods.ended(connection)
         pid = connection.owned_run
         if pid is not None:
             del self._run_owners[pid]

@@ -3,13 +3,14 @@ the kubelet and the API server."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,11 @@ class DoublesWorld:
             self._pod_watch = subprocess.Popen(
                 [sys.executable, "-m", "nvshare.cli.pod_watch", *options], env=self.environment, stderr=log
             )
+
+    def kill_pod_watch(self) -> None:
+        assert self._pod_watch
+        self._pod_watch.kill()
+        self._pod_watch.wait()
 
     def start_plugin(self) -> None:
         options = [
@@ -202,6 +208,24 @@ class DoublesWorld:
 
     def execute(self, pod: Pod, command: Sequence[str]) -> tuple[int, str]:
         return self.tasks.execute(pod, command, self.task_environment(pod))
+
+    @contextlib.contextmanager
+    def outside(self, command: Sequence[str], variables: Mapping[str, str]) -> Iterator[None]:
+        environment = {
+            **self.environment,
+            "LD_PRELOAD": str(native.interposer()),
+            "NVSHARE_SOCK": str(self.sim.socket),
+            "CUDA_VISIBLE_DEVICES": self.gpus[0],
+            **variables,
+        }
+        process = subprocess.Popen(
+            [sys.executable, *command[1:]], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
 
     def stop_api(self) -> None:
         self.api.stop()

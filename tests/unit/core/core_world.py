@@ -705,9 +705,8 @@ class World:
             self.send(e.GroupOpened(self.now, group, "label", LIMITS[d % len(LIMITS)], 30, Priority.HIGH))
 
     def see_pod(self, a: int, b: int, d: int) -> None:
-        keep = frozenset(name for i, name in enumerate(("mem_limit", "core_limit")) if b >> i & 1)
         gpumem, annotation = LIMITS[b % len(LIMITS)], LIMITS[d % len(LIMITS)]
-        self.send(e.PodSeen(self.now, GROUPS[0], "ns", f"pod-{a % 3}", gpumem, annotation, b % 120, keep))
+        self.send(e.PodSeen(self.now, GROUPS[0], "ns", f"pod-{a % 3}", gpumem, annotation, b % 120))
 
     def change_limits(self, a: int, b: int, d: int) -> None:
         clear = frozenset({"mem_limit"}) if b % 4 == 0 else frozenset()

@@ -79,15 +79,6 @@ def test_a_changed_annotation_reaches_every_process_of_the_pod_and_nobody_else()
     assert to_clients(seen(scene, mem_limit=GIB, core_limit=30)) == []
 
 
-def test_what_is_not_known_now_stays_in_force() -> None:
-    scene = Scene()
-    scene.register(1, group=POD)
-    seen(scene, mem_limit=GIB, core_limit=30)
-
-    assert to_clients(seen(scene, core_limit=40, keep=frozenset({"mem_limit"}))) == [c.SetCoreLimit(1, 40)]
-    assert (quotas(scene).mem_limit, quotas(scene).core_limit) == (GIB, 40)
-
-
 def test_a_pod_has_its_quotas_before_its_first_process_and_says_nothing_about_them() -> None:
     scene = Scene()
 

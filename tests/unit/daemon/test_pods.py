@@ -22,10 +22,10 @@ OTHER = "00000000-7b54-4d0a-9e61-0c5d1f7a8b22"
 class Node:
     """A daemon that is told which process is in which pod."""
 
-    def __init__(self, in_memory, monkeypatch) -> None:
+    def __init__(self, in_memory, monkeypatch, **options) -> None:
         self.pods: dict[int, str] = {}
         self._patch = monkeypatch
-        self._node = in_memory(pod_of=self.pods.get)
+        self._node = in_memory(pod_of=self.pods.get, **options)
         self.loop = self._node.loop
         monkeypatch.setattr(ClientConnection, "watch_process", lambda self: True)
 
@@ -33,12 +33,15 @@ class Node:
         self._patch.setattr(identity, "peer_of", lambda _: Peer(pid, uid))
         return _Speaker(*self._node.connect())
 
-    def task(self, pid: int, pod: str | None, **fields):
+    def task(self, pid: int, pod: str | None, *first, **fields):
         if pod is not None:
             self.pods[pid] = pod
         peer = self.connect(pid)
-        peer.send(wire.Register((wire.GpuEntry(GPUS[0]),), **fields))
+        peer.send(wire.Register((wire.GpuEntry(GPUS[0]),), **fields), *first)
         return peer
+
+    def close(self):
+        self._node.daemon.close()
 
     def groups(self):
         self._node.core.validate()
@@ -52,8 +55,8 @@ class _Speaker:
     def __init__(self, connection, transport) -> None:
         self.connection, self.transport, self._encoder = connection, transport, Encoder()
 
-    def send(self, message) -> None:
-        self.connection.data_received(self._encoder.encode(message))
+    def send(self, *messages) -> None:
+        self.connection.data_received(b"".join(map(self._encoder.encode, messages)))
 
     def tell(self, **request) -> None:
         self.send(wire.Control(json.dumps(request).encode()))
@@ -136,8 +139,8 @@ def test_many_pods_are_carried_out_in_small_steps_with_others_in_between(node):
     watcher, task = node.connect(), node.task(7, None)
     many = [pod(f"{number:032x}", f"pod-{number}", cores=30) for number in range(100)]
     watcher.tell(op="pods", pods=many, whole=True)
-    # THEN after the message came only one step is done, and there is no answer yet
-    assert len([group for group in node.groups() if group.startswith("pod:")]) == pods.PODS_PER_STEP
+    # THEN after the message came next to nothing is done, and there is no answer yet
+    assert not [group for group in node.groups() if group.startswith("pod:")]
     assert not watcher.said()
     # AND others are served meanwhile
     task.send(wire.ReqLock(0))
@@ -224,3 +227,86 @@ def test_message_that_makes_no_sense_is_refused_whole(node, request_, says):
 def test_pods_beyond_the_bound_are_refused(node, monkeypatch):
     monkeypatch.setattr(pods, "MAX_PODS", 1)
     assert "at most 1" in told(node, node.connect(), pods=[pod(), pod(OTHER)])["error"]
+
+
+def test_process_of_a_pod_that_is_not_told_of_yet_waits_for_its_quota(node):
+    watcher = node.connect()
+    told(node, watcher, pods=[], whole=True)
+    # WHEN a process of a pod is faster than the API
+    task = node.task(7, UID, wire.MemRequest(0, 1, 2 * GIB))
+    assert not task.said(wire.SchedOn)
+    # THEN it is taken in with its quota
+    told(node, watcher, pods=[pod(mem=GIB)])
+    assert task.said(wire.UpdateLimit)[0].mem_limit == GIB
+    node.loop.advance(1.0)
+    assert task.said(wire.MemDenied)
+    assert not task.said(wire.MemAvailable)
+
+
+def test_process_of_a_pod_that_is_never_told_of_waits_for_a_bounded_time(node):
+    told(node, node.connect(), pods=[], whole=True)
+    task = node.task(7, UID)
+    node.loop.advance(pods.UNKNOWN_WAIT * 0.9)
+    assert not task.said(wire.SchedOn)
+    node.loop.advance(pods.UNKNOWN_WAIT * 0.2)
+    assert len(task.said(wire.SchedOn)) == 1
+    # AND being told later changes nothing of that
+    told(node, node.connect(), pods=[pod(mem=GIB)])
+    assert len(task.said(wire.SchedOn)) == 1
+    assert task.said(wire.UpdateLimit)[-1].mem_limit == GIB
+
+
+def test_process_that_ends_while_it_waits_is_forgotten(node):
+    watcher = node.connect()
+    told(node, watcher, pods=[], whole=True)
+    task = node.task(7, UID)
+    task.connection.connection_lost(None)
+    told(node, watcher, pods=[pod()])
+    node.loop.advance(2.0)
+    assert node.clients() == ()
+
+
+@pytest.mark.parametrize("watcher", ["none", "gone", "began"])
+def test_nobody_waits_where_no_watcher_knows_all_pods(node, watcher):
+    if watcher != "none":
+        one = node.connect()
+        told(node, one, pods=[], whole=True, more=watcher == "began")
+        if watcher == "gone":
+            one.connection.connection_lost(None)
+    assert node.task(7, UID).said(wire.SchedOn)
+
+
+def test_process_outside_of_pods_waits_for_nobody(node):
+    told(node, node.connect(), pods=[], whole=True)
+    assert node.task(7, None).said(wire.SchedOn)
+
+
+def test_restarted_scheduler_knows_at_once_what_was_told_before(in_memory, monkeypatch, tmp_path):
+    file = tmp_path / "scheduler.pods"
+    first = Node(in_memory, monkeypatch, pods_file=file)
+    told(first, first.connect(), pods=[pod(mem=GIB, cores=30, gpumem=2 * GIB), pod(OTHER, "other")], whole=True)
+    first.close()
+    # WHEN another begins THEN a task that comes back has its quota from the beginning
+    second = Node(in_memory, monkeypatch, pods_file=file)
+    assert second.task(7, UID).said(wire.UpdateLimit)[0].mem_limit == GIB
+    # AND what is not known then stays, and who is gone is forgotten
+    told(second, second.connect(), pods=[pod(cores=None)], whole=True)
+    (group,) = second.groups().values()
+    assert (group.mem_limit, group.core_limit) == (GIB, 100)
+
+
+def test_what_was_told_is_kept_while_it_runs_too(in_memory, monkeypatch, tmp_path):
+    file = tmp_path / "scheduler.pods"
+    node = Node(in_memory, monkeypatch, pods_file=file)
+    watcher = node.connect()
+    told(node, watcher, pods=[pod(mem=GIB)], whole=True)
+    node.loop.advance(pods.SAVE_PERIOD)
+    node.loop.run_next_from_thread()
+    assert json.loads(file.read_text())["mem"] == GIB
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("text", ["rubbish", "[1]", '{"uid": "../x"}', "\0"])
+def test_file_that_makes_no_sense_is_passed_over(in_memory, monkeypatch, tmp_path, text):
+    (tmp_path / "scheduler.pods").write_text(text)
+    assert Node(in_memory, monkeypatch, pods_file=tmp_path / "scheduler.pods").groups() == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from nvshare.kube.pods.apply import ENTRIES, Told
 from nvshare.kube.pods.desired import KEEP, Wanted
@@ -57,13 +58,24 @@ def test_then_only_what_changed():
 def test_storm_of_changes_is_many_messages_and_those_who_use_a_gpu_come_first():
     told = Told()
     known = played(told.next_messages(pods(500)), {})
-    changed = {**pods(500, cores=30), **{"f" * 32: Wanted("f" * 32, "default", "busy", cores=10, uses_gpu=True)}}
+    changed = {**pods(500, cores=30), "f" * 32: Wanted("f" * 32, "default", "busy", cores=10, uses_gpu=True)}
     messages = []
     while more := list(told.next_messages(changed)):
         messages += more
     assert messages[0]["pods"][0]["name"] == "busy"
     assert all(len(message["pods"]) <= ENTRIES for message in messages)
     assert played(messages, known) == {uid: one.entry() for uid, one in changed.items()}
+
+
+def test_nobody_waits_for_ever_while_all_change_all_the_time():
+    told = Told()
+    count = 3 * ENTRIES
+    list(told.next_messages(pods(count)))
+    heard: set[str] = set()
+    for cores in range(1, 10):
+        (message,) = told.next_messages(pods(count, cores=cores))
+        heard |= {entry["uid"] for entry in message["pods"]}
+    assert len(heard) == count
 
 
 def test_message_that_was_not_answered_is_not_taken_for_told():
@@ -80,7 +92,12 @@ def test_every_message_fits_into_a_frame_however_long_the_names():
     wanted = {
         f"{number:064x}": Wanted(f"{number:064x}", "n" * 253, "p" * 253, 2**56, 100, 2**56) for number in range(500)
     }
-    for message in Told().next_messages(wanted):
+    told = Told()
+    messages = list(told.next_messages(wanted))
+    others = {f"{number:064x}": replace(one, uid=f"{number:064x}") for number, one in enumerate(wanted.values(), 1000)}
+    messages += told.next_messages(others)
+    assert messages[-1]["gone"]
+    for message in messages:
         assert len(json.dumps({"op": "pods", **message}).encode()) <= MAX_REQUEST
 
 

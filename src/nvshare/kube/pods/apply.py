@@ -22,8 +22,9 @@ from nvshare.wire.messages import MAX_REQUEST
 _LOG = logging.getLogger("nvshare")
 
 PERIOD = 0.25  # seconds between two messages
-ENTRIES = 128  # pods of one message
-_ROOM = MAX_REQUEST - 1024  # bytes of its entries
+ENTRIES = 400  # pods of one message
+_GONE = 200  # pods of one message that are no more
+_ROOM = MAX_REQUEST - 80 * _GONE  # bytes of its entries
 _PATIENCE = 10.0  # seconds for an answer
 _RETRY = (0.05, 1.0)  # seconds until a scheduler that is not there is looked for again: at first, at most
 _REFUSED = 5.0  # the same after it said no
@@ -36,23 +37,26 @@ class Told:
     """What the scheduler knows from this connection; pure."""
 
     def __init__(self) -> None:
-        self._told: dict[str, Wanted] | None = None  # None: nothing yet
+        self._told: dict[str, Wanted] | None = None  # None: nothing yet; by when it was told, oldest first
 
     def next_messages(self, wanted: Mapping[str, Wanted]) -> Iterator[Message]:
-        """The whole list, in parts, when it knows nothing; else one message with what changed, if anything did. Those
-        who use a GPU come first."""
+        """The whole list, in parts, when it knows nothing; else one message with what changed, if anything did.
+
+        Those who use a GPU come first, and among them those of whom it has not been told for longest.
+        """
         if self._told is None:
             yield from self._whole(wanted)
             return
         told = self._told
-        changed = _gpus_first(one for uid, one in wanted.items() if told.get(uid) != one)
-        gone = [uid for uid in told if uid not in wanted][:ENTRIES]
-        if changed or gone:
-            part = next(_parts(changed), [])
+        new = [one for uid, one in wanted.items() if uid not in told]
+        changed = [wanted[uid] for uid, before in told.items() if uid in wanted and wanted[uid] != before]
+        gone = [uid for uid in told if uid not in wanted][:_GONE]
+        if new or changed or gone:
+            part = next(_parts(_gpus_first([*new, *changed])), [])
             yield {"pods": [one.entry() for one in part], "gone": gone}
+            for uid in (*gone, *(one.uid for one in part)):
+                told.pop(uid, None)
             told.update({one.uid: one for one in part})
-            for uid in gone:
-                del told[uid]
 
     def _whole(self, wanted: Mapping[str, Wanted]) -> Iterator[Message]:
         told: dict[str, Wanted] = {}

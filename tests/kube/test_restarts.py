@@ -1,0 +1,78 @@
+"""Quotas of pods while parts of nvshare are restarted; on doubles, where that is quick."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from doubles.world import DoublesWorld
+from test_quotas import group_of, seen, task, until
+from world import CORE_LIMIT, MEMORY_LIMIT
+
+GIB = 1 << 30
+
+pytestmark = pytest.mark.skipif(os.environ.get("NVSHARE_KUBE") == "real", reason="restarts are those of the doubles")
+
+
+@pytest.fixture
+def world() -> Iterator[DoublesWorld]:
+    world = DoublesWorld("1xT4")
+    try:
+        yield world
+    finally:
+        world.close()
+
+
+def test_new_scheduler_is_told_everything_again(world: DoublesWorld) -> None:
+    pod = world.create("steady", annotations={MEMORY_LIMIT: "1Gi", CORE_LIMIT: "30"}, command=task("watch"))
+    seen(world, pod, "Core limit = 30%")
+    world.kill_scheduler()
+    world.annotate(pod, CORE_LIMIT, "50")
+    world.sim.socket.with_suffix(".pods").unlink(missing_ok=True)
+    world.start_scheduler()
+    seen(world, pod, "Core limit = 50%")
+    group = group_of(world, pod)
+    assert (group["mem_limit"], group["core_limit_from"]) == (GIB, "annotation")
+
+
+def test_scheduler_that_is_restarted_while_the_api_is_away_knows_the_quotas(world: DoublesWorld) -> None:
+    pod = world.create("steady", annotations={MEMORY_LIMIT: "1Gi"}, command=task("watch"))
+    seen(world, pod, r"total 1024\b")
+    until("the file", lambda: "steady" in kept(world))
+    world.stop_api()
+    world.kill_pod_watch()
+    world.kill_scheduler()
+    world.start_scheduler()
+    until("the task", lambda: group_of(world, pod).get("clients"))
+    assert group_of(world, pod)["mem_limit"] == GIB
+
+
+def kept(world: DoublesWorld) -> str:
+    file = world.sim.socket.with_suffix(".pods")
+    return file.read_text() if file.exists() else ""
+
+
+def test_new_watch_knows_what_the_last_one_missed(world: DoublesWorld) -> None:
+    pod = world.create("changed", annotations={CORE_LIMIT: "30"}, command=task("watch"))
+    seen(world, pod, "Core limit = 30%")
+    other = world.create("deleted", annotations={CORE_LIMIT: "30"})
+    until("the other", lambda: group_of(world, other))
+    world.kill_pod_watch()
+    world.annotate(pod, CORE_LIMIT, "60")
+    world.delete(other)
+    world.start_pod_watch()
+    seen(world, pod, "Core limit = 60%")
+    until("the other to be closed", lambda: not group_of(world, other))
+
+
+def test_invalid_value_found_by_a_new_watch_changes_nothing(world: DoublesWorld) -> None:
+    pod = world.create("wrong", annotations={CORE_LIMIT: "30"}, command=task("watch"))
+    seen(world, pod, "Core limit = 30%")
+    world.kill_pod_watch()
+    world.annotate(pod, CORE_LIMIT, "lots")
+    world.start_pod_watch()
+    until("the event", lambda: world.events(pod))
+    world.annotate(pod, MEMORY_LIMIT, "1Gi")
+    seen(world, pod, r"total 1024\b")
+    assert group_of(world, pod)["core_limit"] == 30
