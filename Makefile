@@ -13,7 +13,7 @@ PY_DIRS := src tests benchmarks tools examples test_gpu_allocation.py
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format native stubs bench soak test-kube soak-kube wheel clean
+.PHONY: help demo test lint format native stubs bench soak test-kube soak-kube wheel images manifests clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -75,6 +75,16 @@ soak-kube: $(READY) native ## the same with 200 random rounds instead of 10
 wheel: $(READY) ## build the wheel into dist/
 	$(BIN)/pip install -q build
 	$(BIN)/python -m build --wheel --outdir dist .
+
+IMAGE_PREFIX ?= localhost/nvshare
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/nvshare/__init__.py)
+
+images: ## container images from the wheel: make images IMAGE_PREFIX=registry.example/team
+	@rm -rf dist && $(MAKE) wheel
+	@sh tools/images.sh $(IMAGE_PREFIX) $(VERSION)
+
+manifests: ## deploy/manifests, rendered from the chart (needs helm)
+	@sh tools/manifests.sh deploy/manifests
 
 clean: ## remove everything that was built, .venv too
 	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

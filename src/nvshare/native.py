@@ -1,9 +1,14 @@
-"""Where the native libraries are: beside the package in a wheel, under ``build/native`` in a source tree."""
+"""Where the native libraries are: beside the package in a wheel, under ``build/native`` in a source tree.
+
+``python -m nvshare.native DIRECTORY`` puts ``libnvshare.so`` there for the containers of a node.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import sys
 from pathlib import Path
 
 from nvshare import config
@@ -56,3 +61,32 @@ def _under_safe_name(path: Path, variable: str, special: str) -> Path:
             temporary.symlink_to(path)
             temporary.replace(link)
     return link
+
+
+def install(directory: Path) -> Path:
+    """Put ``libnvshare.so`` into a directory, whole at every moment: who has the old one mapped keeps it."""
+    library = directory / "libnvshare.so"
+    temporary = library.with_name(f".{library.name}.{os.getpid()}")
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with temporary.open("wb") as target, (_directory() / library.name).open("rb") as source:
+            shutil.copyfileobj(source, target)
+            os.fchmod(target.fileno(), 0o755)
+            os.fsync(target.fileno())
+        temporary.replace(library)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return library
+
+
+def _main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m nvshare.native DIRECTORY")
+    try:
+        print(f"installed {install(Path(sys.argv[1]))}")
+    except (OSError, NativeMissing) as error:
+        sys.exit(f"[NVSHARE][FATAL]: libnvshare.so cannot be installed in {sys.argv[1]}: {error}")
+
+
+if __name__ == "__main__":
+    _main()

@@ -17,6 +17,7 @@ _HERE = Path(__file__).parent
 sys.path[:0] = [str(_HERE), str(_HERE.parents[1] / "tools" / "kube")]
 
 if TYPE_CHECKING:
+    from cluster import Cluster
     from real import RealWorld
     from world import World
 
@@ -28,22 +29,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """What plays with the doubles themselves has nothing to do on a cluster."""
     if _WHERE == "doubles":
         return
-    on_cluster = [item for item in items if {"world", "real_world"} & set(getattr(item, "fixturenames", ()))]
+    on_cluster = [item for item in items if {"world", "cluster"} & set(getattr(item, "fixturenames", ()))]
     config.hook.pytest_deselected(items=[item for item in items if item not in on_cluster])
     items[:] = on_cluster
 
 
 @pytest.fixture(scope="session")
-def real_world(runtime_directory: str) -> Iterator[RealWorld]:
-    """The cluster that this process was started in."""
+def cluster() -> Cluster:
+    """The one in whose namespaces this process is."""
     if _WHERE.startswith(_MISSING):
         pytest.skip(f"no cluster: {_WHERE.removeprefix(_MISSING)}")
     if _WHERE != "real":
         pytest.skip("needs a real cluster: make test-kube")
     from cluster import Cluster
+
+    return Cluster(Path(os.environ["KUBECONFIG"]).parents[1])
+
+
+@pytest.fixture(scope="session")
+def real_world(cluster: Cluster, runtime_directory: str) -> Iterator[RealWorld]:
+    """The programs of nvshare on the cluster's node."""
     from real import RealWorld
 
-    world = RealWorld(Cluster(Path(os.environ["KUBECONFIG"]).parents[1]))
+    world = RealWorld(cluster)
     yield world
     world.close()
 

@@ -17,6 +17,7 @@ SUBCOMMANDS = {
     "sim": "start, show and end simulated nodes",
     "demo": "a short demonstration on the real or a simulated GPU",
     "bench": "measure: the scenarios of the published table",
+    "kube-test": "prove sharing on a Kubernetes cluster",
 }
 
 
@@ -30,7 +31,7 @@ class _Lazy(PlainGroup):
         if cmd_name not in SUBCOMMANDS:
             return None
         with uninterrupted():
-            command: click.Command = importlib.import_module(f"nvshare.cli.{cmd_name}").command
+            command: click.Command = importlib.import_module(f"nvshare.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

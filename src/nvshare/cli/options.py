@@ -87,8 +87,8 @@ class OneLineCommand(PlainCommand):
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C counts only afterwards: in the middle of an import it comes out as any error or none."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Ctrl-C and a polite kill count only afterwards: in the middle of an import they come out as any error or none."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -12,7 +15,9 @@ from nvshare import __version__, config
 from nvshare.cli.options import SIZE, PlainCommand, fail
 from nvshare.daemon.exclusive import Unavailable
 from nvshare.daemon.serve import Place, serve
-from nvshare.gpu.cards import NoCards, NvmlCards
+from nvshare.gpu.cards import Card, NoCards, NvmlCards, ProcessMemory
+
+_LOOK_AGAIN = 10.0  # seconds between two looks for a GPU on a node that has none
 
 
 @click.command(cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -44,6 +49,7 @@ from nvshare.gpu.cards import NoCards, NvmlCards
     metavar="SECONDS",
     help="End after so long without a connection; 0: never.",
 )
+@click.option("--without-gpus", is_flag=True, help="Where there is no GPU, say so and stay until there is one.")
 @click.option("--detach", is_flag=True, help="Go on in the background.")
 @click.version_option(__version__, prog_name="nvshare-scheduler")
 def main(
@@ -55,6 +61,7 @@ def main(
     debug: bool,
     ready_fd: int | None,
     idle_exit: float,
+    without_gpus: bool,
     detach: bool,
 ) -> None:
     """Schedules the tasks that share the GPUs of this node. One per GPU.
@@ -75,16 +82,65 @@ def main(
     for warning in environment.warnings:
         log.warning("%s", warning)
     place = Place(socket_path or config.scheduler_socket(user), private=user or os.getuid() != 0, idle_exit=idle_exit)
+    descriptors = iter([ready_fd])  # told once, however often we begin
+
+    def ready() -> None:
+        _signal_ready(next(descriptors, None))
+
     try:
-        source = NvmlCards()
-    except NoCards as error:
-        fail(f"{error}. Try a simulated card instead: nvshare run --sim 2xT4 -- COMMAND", 2)
-    try:
-        serve(settings, place, source, lambda: _signal_ready(ready_fd))
+        while (source := _find_cards(without_gpus)) is None:
+            log.warning("No GPU on this node: no task can run here")
+            if not _await_cards(lambda: serve(settings, place, _Nothing(), ready)):
+                return
+        try:
+            serve(settings, place, source, ready)
+        finally:
+            source.close()
     except Unavailable as error:
         fail(str(error), 2)
+
+
+def _find_cards(without: bool) -> NvmlCards | None:
+    """None where there are none and that is all right."""
+    try:
+        return NvmlCards()
+    except NoCards as error:
+        if without:
+            return None
+        fail(f"{error}. Try a simulated card instead: nvshare run --sim 2xT4 -- COMMAND", 2)
+
+
+class _Nothing:
+    """What a node without GPUs has."""
+
+    def cards(self) -> list[Card]:
+        return []
+
+    def process_memory(self) -> ProcessMemory:
+        return {}
+
+
+def _await_cards(serve_nobody: Callable[[], None]) -> bool:
+    """Serve nobody until there is a GPU; False: told to end before that."""
+    ended, found = threading.Event(), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK_AGAIN):
+            cards = _find_cards(without=True)
+            if cards is not None:
+                cards.close()
+                found.set()
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        serve_nobody()
     finally:
-        source.close()
+        ended.set()
+        looking.join()
+    return found.is_set()
 
 
 def _go_to_background() -> None:

@@ -28,6 +28,13 @@ def findings(rows: Sequence[Row]) -> list[str]:
     return [sentence for part in parts for sentence in part(rows)]
 
 
+def pod_findings(row: Row, has_baseline: bool) -> list[str]:
+    """What the row of a test on a cluster supports: there nobody counts moved bytes, and a baseline is not always
+    known."""
+    compared = (_overhead, _efficiency, _density) if has_baseline else ()
+    return [sentence for part in (*compared, _fairness, _spread, _failures) for sentence in part([row])]
+
+
 def _shared(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.mode != "plain" and row.passed]
 

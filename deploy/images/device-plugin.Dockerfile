@@ -1,0 +1,14 @@
+# nvshare-device-plugin. Built by `make images`, from dist/*.whl.
+ARG PYTHON_IMAGE=docker.io/library/python:3.12-slim-bookworm
+FROM ${PYTHON_IMAGE} AS install
+COPY dist/*.whl /wheels/
+RUN python3 -m venv /opt/nvshare && \
+    /opt/nvshare/bin/pip install --no-cache-dir --disable-pip-version-check "$(ls /wheels/nvshare-*.whl)[kube]" && \
+    /opt/nvshare/bin/pip uninstall --yes --quiet pip
+
+FROM ${PYTHON_IMAGE}
+COPY --from=install /opt/nvshare /opt/nvshare
+ENV PATH=/opt/nvshare/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# Root without capabilities: the kubelet's folder of plugins is closed to others.
+USER 0
+ENTRYPOINT ["nvshare-device-plugin"]

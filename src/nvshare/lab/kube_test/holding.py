@@ -1,0 +1,82 @@
+"""Who had the GPU when, from the steps of a scheduler's log. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+from nvshare.lab.kube_test.logs import SchedulerLog
+
+
+@dataclass(frozen=True)
+class Span:
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A client's life at the scheduler, from its first turn to its end, and the spans of it in which it might work."""
+
+    client: str
+    life: Span
+    spans: tuple[Span, ...]
+
+
+def holdings(log: SchedulerLog) -> dict[str, Holding]:
+    """By client. What has no end in the log ends with it."""
+    last = max((step.at for step in log.steps), default=0.0)
+    result = {}
+    for client in dict.fromkeys(step.client for step in log.steps):
+        steps = [(step.at, step.what) for step in log.steps if step.client == client]
+        spans = _spans(steps, last)
+        if spans:
+            gone = next((at for at, what in steps if what == "gone"), last)
+            result[client] = Holding(client, Span(spans[0].begin, gone), spans)
+    return result
+
+
+def _spans(steps: Sequence[tuple[float, str]], last: float) -> tuple[Span, ...]:
+    spans: list[Span] = []
+    since: float | None = None
+    for at, what in steps:
+        if what == "on":
+            since = at if since is None else since
+        elif since is not None:
+            spans.append(Span(since, at))
+            since = None
+    if since is not None:
+        spans.append(Span(since, last))
+    return tuple(spans)
+
+
+def common(lives: Iterable[Span]) -> float:
+    """Seconds that all of them have in common."""
+    spans = list(lives)
+    return max(0.0, min(span.end for span in spans) - max(span.begin for span in spans))
+
+
+def overlap(one: Holding, other: Holding) -> float:
+    """Seconds in which both might work."""
+    return sum(common((mine, theirs)) for mine in one.spans for theirs in other.spans)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Two clients of one GPU that lived at the same time: for how long, and for how much of it both might work."""
+
+    seconds: float
+    together: float
+
+
+def meetings(present: Sequence[Holding]) -> list[Meeting]:
+    """Of each two that met."""
+    found = (Meeting(common((one.life, other.life)), overlap(one, other)) for one, other in combinations(present, 2))
+    return [meeting for meeting in found if meeting.seconds > 0]
+
+
+def switches(present: Sequence[Holding]) -> int:
+    """How often the turn went from one to another."""
+    turns = sorted((span.begin, holding.client) for holding in present for span in holding.spans)
+    return sum(before[1] != after[1] for before, after in pairwise(turns))

@@ -1,0 +1,144 @@
+"""``nvshare kube-test`` against pods that are real tasks under the real library and scheduler."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.simulated
+
+Make = Callable[..., Any]
+SHORT = ("--skip-setup", "--iterations", "2500")  # more than a second of a whole card
+
+
+def verdicts(text: str) -> dict[str, str]:
+    return {name: word for word, name in re.findall(r"^\[(PASS|FAIL|SKIP)\] ([a-z ]+):", text, re.MULTILINE)}
+
+
+def test_four_pods_share_two_gpus_in_parallel(make_cluster: Make, tmp_path: Path) -> None:
+    cluster = make_cluster()
+    done = cluster.test(*SHORT, "--json", str(tmp_path / "result.json"), "4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert verdicts(done.stdout) == {"finished": "PASS", "shared": "PASS", "spread": "PASS", "parallel": "PASS"}
+    assert "Total: 4, Pass: 4, Fail: 0" in done.stdout
+    for pod in range(1, 5):
+        assert re.search(rf"^nvshare-small-{pod} +\| [0-9a-f]{{16}}   \| GPU-", done.stdout, re.MULTILINE)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["kind"] == "kube-test"
+    assert result["passed"]
+    assert sorted(result["timeline"]) == sorted(cluster.gpus)
+    assert cluster.pods() == []
+
+
+def test_serial_is_set_seen_and_put_back(make_cluster: Make) -> None:
+    cluster = make_cluster(gpus=1)
+    done = cluster.test(*SHORT, "--serial", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert verdicts(done.stdout)["serial"] == "PASS"
+    assert [call.split(" -- ")[1] for call in cluster.calls() if "set --mode" in call] == [
+        "nvsharectl set --mode serial",
+        "nvsharectl set --mode auto",
+    ]
+
+
+def test_a_memory_limit_lets_small_pods_pass_and_large_ones_not(make_cluster: Make) -> None:
+    done = make_cluster().test(*SHORT, "--mem", "1Gi", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert verdicts(done.stdout)["memory limit"] == "PASS"
+    assert "Total: 2, Pass: 1, Fail: 0, Stopped as intended: 1" in done.stdout
+
+
+def test_a_limit_raised_while_pods_run_lets_them_grow(make_cluster: Make) -> None:
+    cluster = make_cluster()
+    done = cluster.test(*SHORT, "--dynamic", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert verdicts(done.stdout)["raised live"] == "PASS"
+    assert sum(call.startswith("annotate") for call in cluster.calls()) == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "arguments", "verdict"),
+    [
+        ("one-gpu", ("2",), "spread"),
+        ("mode-ignored", ("--serial", "3"), "serial"),
+        ("limit-ignored", ("--mem", "1Gi", "2"), "memory limit"),
+        ("raise-ignored", ("--dynamic", "--timeout", "4", "2"), "raised live"),
+        ("unmanaged", ("2",), "shared"),
+    ],
+)
+def test_what_is_broken_fails_its_verdict(
+    make_cluster: Make, fault: str, arguments: tuple[str, ...], verdict: str
+) -> None:
+    cluster = make_cluster(fault)
+    done = cluster.test(*SHORT, *arguments)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert verdicts(done.stdout)[verdict] == "FAIL"
+    assert done.stdout.endswith("FAILED\n")
+    assert cluster.pods() == []
+
+
+def test_a_scheduler_that_never_runs_tasks_together_fails_the_verdict(make_cluster: Make) -> None:
+    done = make_cluster("mode-ignored", gpus=1, mode="serial").test(*SHORT, "2")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert verdicts(done.stdout)["parallel"] == "FAIL"
+
+
+def test_set_up_installs_and_waits_for_both_daemonsets(make_cluster: Make, tmp_path: Path) -> None:
+    cluster = make_cluster()
+    names = ("namespace", "rbac", "scheduler", "device-plugin")
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    for name in names:
+        (manifests / f"{name}.yaml").touch()
+    done = cluster.test("--manifests", str(manifests), "--iterations", "100", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    applied = next(call for call in cluster.calls() if call.startswith("apply"))
+    assert re.findall(r"([a-z-]+)\.yaml", applied) == list(names)
+    for daemonset in ("nvshare-scheduler", "nvshare-device-plugin"):
+        assert any(call.startswith(f"rollout status daemonset/{daemonset}") for call in cluster.calls())
+
+
+def test_ctrl_c_removes_the_pods_and_restores_the_mode(make_cluster: Make) -> None:
+    cluster = make_cluster(gpus=1)
+    arguments = cluster.command("--skip-setup", "--serial", "2")
+    running = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    for line in running.stderr:
+        if "Running" in line:
+            break
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "interrupted; its pods are gone" in said
+    assert cluster.pods() == []
+    assert cluster.calls()[-1].endswith("nvsharectl set --mode auto")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("unreachable", "The connection to the server localhost:8080 was refused"),
+        ("no-scheduler", "no scheduler runs in this cluster"),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_is_one_line(make_cluster: Make, fault: str, words: str) -> None:
+    done = make_cluster(fault).test(*SHORT, "1")
+    assert done.returncode == 2
+    assert words in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_pods_whose_image_is_missing_are_not_waited_for(make_cluster: Make) -> None:
+    began = time.monotonic()
+    done = make_cluster("no-image").test(*SHORT, "1")
+    assert done.returncode == 1
+    assert "ImagePullBackOff: no such image" in done.stdout
+    assert time.monotonic() - began < 60
