@@ -66,7 +66,7 @@ def deployed(cluster: Cluster, runtime_directory: str, tmp_path_factory: pytest.
     values = tmp_path_factory.mktemp("values") / "values.json"
     values.write_text(json.dumps(_simulated(node)))
     run("helm", "install", "nvshare", str(TREE / "deploy" / "chart" / "nvshare"), "--namespace", SYSTEM,
-        "--create-namespace", "--values", str(values), "--kube-version", "1.32")  # fmt: skip
+        "--create-namespace", "--values", str(values))  # fmt: skip
     try:
         for name in DAEMONSETS:
             try:

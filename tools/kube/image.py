@@ -26,7 +26,6 @@ IMAGE = "localhost/nvshare:local"
 
 _LIBRARIES = "usr/lib"
 _PYTHON = "usr/local"
-_SHELL_TOOLS = ("sh", "sleep", "cat", "ls", "cp", "mv", "rm", "mkdir", "env", "echo", "ln", "chmod", "id", "true")
 _UNUSED_STDLIB = {"test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages", "pydoc_data"}
 _ELF = b"\x7fELF"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -100,7 +99,7 @@ def nvshare_image(names: Iterable[str] = ()) -> Image:
     layer.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n")
     layer.file("etc/group", b"root:x:0:\nnogroup:x:65534:\n")
     layer.copy(BUSYBOX, "bin/busybox")
-    for tool in _SHELL_TOOLS:
+    for tool in subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split():
         layer.link(f"bin/{tool}", "busybox")
     with_code = [*_add_python(layer), *_add_packages(layer), *_add_nvshare(layer)]
     _add_libraries(layer, with_code)
