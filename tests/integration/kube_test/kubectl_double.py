@@ -190,7 +190,9 @@ def main() -> int:
     given = parser.parse_intermixed_args(arguments[:split])
     verb, *words = given.words
     if verb == "get" and words[0] == "daemonset":
-        print(json.dumps({"spec": {"template": {"spec": {"containers": [{"env": []}]}}}}))
+        release = {"meta.helm.sh/release-name": "mine"} if "helm" in cluster.faults else {}
+        pod = {"spec": {"containers": [{"env": []}]}}
+        print(json.dumps({"metadata": {"annotations": release}, "spec": {"template": pod}}))
     elif verb == "get":
         print(json.dumps(cluster.list_pods(given.selector)))
     elif verb == "create":

@@ -34,7 +34,7 @@ def test_four_pods_share_two_gpus_in_parallel(make_cluster: Make, tmp_path: Path
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["kind"] == "kube-test"
     assert result["passed"]
-    assert sorted(result["timeline"]) == sorted(cluster.gpus)
+    assert sorted(card["gpu"] for card in result["timeline"]) == sorted(cluster.gpus)
     assert cluster.pods() == []
 
 
@@ -104,6 +104,14 @@ def test_set_up_installs_and_waits_for_both_daemonsets(make_cluster: Make, tmp_p
     assert re.findall(r"([a-z-]+)\.yaml", applied) == list(names)
     for daemonset in ("nvshare-scheduler", "nvshare-device-plugin"):
         assert any(call.startswith(f"rollout status daemonset/{daemonset}") for call in cluster.calls())
+
+
+def test_what_helm_installed_is_not_replaced(make_cluster: Make) -> None:
+    cluster = make_cluster("helm")
+    done = cluster.test("1")
+    assert done.returncode == 2
+    assert "Helm installed nvshare here (release mine): use it as it is with --skip-setup" in done.stderr
+    assert not any(call.startswith("apply") for call in cluster.calls())
 
 
 def test_ctrl_c_removes_the_pods_and_restores_the_mode(make_cluster: Make) -> None:

@@ -70,7 +70,7 @@ def pods(request: Request, *texts: str, phases: tuple[str, ...] = ()) -> tuple[P
 
 
 def seen(request: Request, texts: list[str], scheduler: str, **more: Any) -> Evidence:
-    cards = more.pop("cards", CARDS[:1])
+    cards = dict.fromkeys(more.pop("cards", CARDS[:1]), 13 * GIB)
     others = more.pop("others", {})
     phases = more.pop("phases", ())
     node = NodeSeen("node-1", cards, others, scheduler_log(scheduler))
@@ -298,12 +298,17 @@ class TestReport:
 
     def test_the_timeline_names_pods(self) -> None:
         timeline = result(REQUEST, seen(REQUEST, BOTH, PARALLEL), None).timeline
-        assert timeline == {
-            "GPU-0": [
-                {"who": "nvshare-small-1", "from": 0.0, "to": 8.0},
-                {"who": "nvshare-small-2", "from": 1.0, "to": 9.0},
-            ]
+        (card,) = timeline
+        assert (card["gpu"], card["capacity"], card["seconds"]) == ("GPU-0", 13 * GIB, 9.0)
+        assert {task["task"]: task["held"] for task in card["tasks"]} == {
+            "nvshare-small-1": [(0.0, 8.0)],
+            "nvshare-small-2": [(1.0, 9.0)],
         }
+
+    def test_verdicts_are_written_as_checks(self) -> None:
+        content = result(REQUEST, seen(REQUEST, BOTH, IN_TURNS), None).to_dict()
+        assert [(row["check"], row["ok"]) for row in content["rows"]][-1] == ("parallel", False)
+        assert all(row["expected"] and row["seen"] for row in content["rows"])
 
     def test_findings_compare_with_a_baseline_only_where_there_is_one(self) -> None:
         evidence = seen(REQUEST, BOTH, PARALLEL)
@@ -322,7 +327,7 @@ class TestBaseline:
     def test_it_passes_without_any_scheduler_and_is_read_again(self, tmp_path: Path) -> None:
         assert read_baseline(self.written(tmp_path / "a.json"), REQUEST) == 10.0
 
-    @pytest.mark.parametrize("changes", [{"kind": "bench"}, {"version": 2}, {"passed": False}, {"row": None}])
+    @pytest.mark.parametrize("changes", [{"kind": "bench"}, {"version": 2}, {"passed": False}, {"measured": None}])
     def test_what_is_none_is_refused(self, tmp_path: Path, changes: dict[str, Any]) -> None:
         with pytest.raises(NoBaseline):
             read_baseline(self.written(tmp_path / "a.json", **changes), REQUEST)

@@ -72,10 +72,11 @@ class PodSeen:
 
 @dataclass(frozen=True)
 class NodeSeen:
-    """A scheduler: its GPUs, how many tasks of others each had when the test began, and what it logged since."""
+    """A scheduler: its GPUs with the bytes that tasks may have there, how many tasks of others each had when the test
+    began, and what it logged since."""
 
     node: str
-    gpus: tuple[str, ...]
+    gpus: Mapping[str, int]
     others: Mapping[str, int] = field(default_factory=dict)
     log: SchedulerLog = field(default_factory=SchedulerLog)
 

@@ -67,6 +67,13 @@ class Kubectl:
     def daemonset(self, name: str) -> dict[str, Any]:
         return self._get("daemonset", name, "--namespace", SYSTEM_NAMESPACE)
 
+    def release_of(self, daemonset: str) -> str:
+        """The Helm release that it belongs to; empty when it belongs to none, or is not there."""
+        where = ("--namespace", SYSTEM_NAMESPACE, "--ignore-not-found", "--output", "json")
+        found = json.loads(self.call("get", "daemonset", daemonset, *where) or "{}")
+        annotations = found.get("metadata", {}).get("annotations") or {}
+        return str(annotations.get("meta.helm.sh/release-name", ""))
+
     def schedulers(self) -> list[dict[str, Any]]:
         """The pods of the schedulers."""
         pods = self._get("pods", "--namespace", SYSTEM_NAMESPACE, "--selector", f"name={SCHEDULER}")

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from nvshare.lab.findings import pod_findings
-from nvshare.lab.kube_test.evidence import Evidence
+from nvshare.lab.kube_test.evidence import Evidence, PodSeen
 from nvshare.lab.kube_test.holding import holdings, switches
 from nvshare.lab.kube_test.plan import Request
 from nvshare.lab.kube_test.run import ended_badly
-from nvshare.lab.kube_test.verdicts import judge
+from nvshare.lab.kube_test.verdicts import EXPECTED, judge
 from nvshare.lab.mission import Row, make_row
 from nvshare.lab.outcome import Outcome, TaskResult
 from nvshare.lab.report import RULE, task_report
@@ -33,7 +33,7 @@ class Result:
     findings: tuple[str, ...]
     messages: tuple[str, ...]
     row: Row | None
-    timeline: dict[str, list[dict[str, Any]]]
+    timeline: list[dict[str, Any]]
 
     @property
     def passed(self) -> bool:
@@ -49,15 +49,23 @@ class Result:
         return {
             "kind": KIND,
             "version": VERSION,
+            "source": SOURCE,
+            "node": self.request.title,
             "request": asdict(self.request),
             "passed": self.passed,
             "tasks": [asdict(task) for task in self.tasks],
-            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "rows": [_check(verdict) for verdict in self.verdicts],
             "findings": list(self.findings),
             "messages": list(self.messages),
-            "row": None if self.row is None else self.row.to_dict(),
+            "measured": None if self.row is None else self.row.to_dict(),
             "timeline": self.timeline,
         }
+
+
+def _check(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as all reports of checks have it."""
+    expected = EXPECTED[verdict.name]
+    return {"check": verdict.name, "expected": expected, "seen": verdict.detail, "ok": verdict.passed, "seconds": None}
 
 
 def result(request: Request, evidence: Evidence, baseline_s: float | None) -> Result:
@@ -86,21 +94,35 @@ def _row(request: Request, evidence: Evidence, tasks: Sequence[TaskResult], base
     )
 
 
-def _timeline(evidence: Evidence) -> dict[str, list[dict[str, Any]]]:
-    """Who had which GPU when, in seconds since the first had any."""
-    found: dict[str, list[tuple[str, float, float]]] = {}
-    for node in evidence.nodes:
-        had = holdings(node.log)
-        for gpu, pods in evidence.per_gpu().items():
-            for pod in pods if gpu in node.gpus else ():
-                holding = had.get(evidence.result(pod).client)
-                for span in holding.spans if holding else ():
-                    found.setdefault(gpu, []).append((pod.plan.name, span.begin, span.end))
-    first = min((begin for spans in found.values() for _, begin, _ in spans), default=0.0)
-    return {
-        gpu: [{"who": who, "from": round(begin - first, 3), "to": round(end - first, 3)} for who, begin, end in spans]
-        for gpu, spans in found.items()
+def _timeline(evidence: Evidence) -> list[dict[str, Any]]:
+    """Who had which card when, in seconds since the first had any."""
+    per_gpu = evidence.per_gpu()
+    had = {client: holding for node in evidence.nodes for client, holding in holdings(node.log).items()}
+    spans = {
+        pod.plan.name: holding.spans
+        for pods in per_gpu.values()
+        for pod in pods
+        if (holding := had.get(evidence.result(pod).client))
     }
+    ends = [(span.begin, span.end) for one in spans.values() for span in one]
+    first, last = min((begin for begin, _ in ends), default=0.0), max((end for _, end in ends), default=0.0)
+
+    def held(pod: PodSeen) -> list[tuple[float, float]]:
+        return [(round(span.begin - first, 3), round(span.end - first, 3)) for span in spans.get(pod.plan.name, ())]
+
+    return [
+        {
+            "gpu": gpu,
+            "index": index,
+            "capacity": capacity,
+            "seconds": round(last - first, 3),
+            "resolution_s": 0.0,
+            "tasks": [{"task": pod.plan.name, "held": held(pod), "memory": []} for pod in per_gpu[gpu]],
+        }
+        for node in evidence.nodes
+        for index, (gpu, capacity) in enumerate(node.gpus.items())
+        if gpu in per_gpu
+    ]
 
 
 class NoBaseline(Exception):
@@ -112,7 +134,7 @@ def read_baseline(path: Path, request: Request) -> float:
     try:
         content = json.loads(path.read_text())
         ours = content["kind"] == KIND and content["version"] == VERSION
-        row, asked = content["row"], content["request"]
+        row, asked = content["measured"], content["request"]
     except (OSError, ValueError, KeyError, TypeError):
         raise NoBaseline(f"{path} is no result of nvshare kube-test --json") from None
     if not ours:

@@ -29,6 +29,7 @@ _POLL = 1.0  # seconds between two looks at the pods
 _OUTAGE = 120.0  # seconds without an answer of the API server that are borne
 _UNPLACED = 120.0  # seconds that pods may wait for a place while none of ours runs
 _ROLLOUT = 300.0
+_AT_A_TIME = 8  # pods whose logs may be read per look without being a burden
 _LAST_LINES = 40  # of a running pod's log: enough for where it is
 
 _PACKAGE = Path(__file__).resolve().parents[2]
@@ -80,6 +81,10 @@ class KubeTest:
 
     def set_up(self, files: Sequence[Path]) -> None:
         """Install what the manifests say, and have both DaemonSets started anew."""
+        for daemonset in (SCHEDULER, DEVICE_PLUGIN):
+            release = self.kubectl.release_of(daemonset)
+            if release:
+                raise TestFailed(f"Helm installed nvshare here (release {release}): use it as it is with --skip-setup")
         self.watchers.step("installing nvshare")
         self.kubectl.apply(files)
         for daemonset in (SCHEDULER, DEVICE_PLUGIN):
@@ -119,8 +124,8 @@ class KubeTest:
         found = [_Scheduler(self.kubectl, pod) for pod in self.kubectl.schedulers()]
         if not found:
             raise TestFailed(
-                f"no scheduler runs in this cluster (no pod with name={SCHEDULER} in nvshare-system): "
-                "run it without --skip-setup, or install the chart first"
+                f"no scheduler runs in this cluster (no pod with name={SCHEDULER} in nvshare-system): install nvshare, "
+                "and label the nodes with GPUs: kubectl label node NODE nvidia.com/gpu.present=true"
             )
         try:
             for one in found:
@@ -154,7 +159,7 @@ class KubeTest:
                 placed = now
             if now - began > self.timeout or now - placed > _UNPLACED or any(pod.state.hopeless for pod in waiting):
                 return seen
-            time.sleep(self.poll)
+            time.sleep(self.poll * max(1.0, len(waiting) / _AT_A_TIME))
 
     def _look(self, plans: Sequence[PodPlan], logs: dict[str, PodLog]) -> list[PodSeen]:
         """The pods now. The whole log of one that has ended is read once, of the others what matters meanwhile."""
@@ -208,7 +213,7 @@ class _Scheduler:
         self._node: str = pod["spec"].get("nodeName", self._pod)
         status = json.loads(kubectl.in_scheduler(self._pod, "nvsharectl", "status", "--json"))
         self.mode: str = status["settings"]["mode"]
-        self._gpus = tuple(gpu["uuid"] for gpu in status["gpus"])
+        self._gpus = {gpu["uuid"]: int(gpu["capacity"]) for gpu in status["gpus"]}
         self._others = others_per_gpu(status)
         self._now = self.mode
 

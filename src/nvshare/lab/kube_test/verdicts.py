@@ -14,6 +14,17 @@ _AT_ONCE = 0.05  # seconds that the lines of a log may lie apart from what they 
 _PROMPT = 1.0  # seconds from a changed limit to a task that feels it
 
 
+EXPECTED = {
+    "finished": "every pod ends as it should",
+    "shared": "a scheduler knows every task, as its pod's, on its GPU",
+    "spread": "no GPU is given a pod while another of its node has two fewer",
+    "parallel": "tasks that fit together work at the same time",
+    "serial": "one task at a time per GPU",
+    "memory limit": "more than the limit is refused, less is not",
+    "raised live": f"a raised limit is felt within {_PROMPT:g} s, in the same process",
+}
+
+
 def judge(request: Request, evidence: Evidence) -> list[Verdict]:
     verdicts = [_finished(evidence)]
     if not request.baseline:
