@@ -56,7 +56,7 @@ class RealWorld:
 
     def __init__(self, cluster: Cluster, spec: str = "8xT4", speed: float = 10.0) -> None:
         self._cluster = cluster
-        self._api = Api(cluster.settings.kubeconfig)
+        self._reach(cluster.settings.kubeconfig)
         self._node = sim.up(spec, speed, name="kube")
         LIBRARY.mkdir(parents=True, exist_ok=True)
         SOCKET.parent.mkdir(parents=True, exist_ok=True)
@@ -180,10 +180,23 @@ class RealWorld:
 
     def execute(self, pod: Pod, command: Sequence[str]) -> tuple[int, str]:
         done = subprocess.run(
-            ["kubectl", "exec", pod.name, "--", *command],
+            [*self._kubectl_program, "exec", pod.name, "--", *command],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout
+
+    @contextlib.contextmanager
+    def outside(self, command: Sequence[str], variables: Mapping[str, str]) -> Iterator[None]:
+        own = {"LD_PRELOAD": str(LIBRARY / "libnvshare.so"), "NVSHARE_SOCK": str(SOCKET)}
+        env = {**os.environ, **self._node.env(), **own, "CUDA_VISIBLE_DEVICES": self.gpus[0], **variables}
+        process = subprocess.Popen(
+            [sys.executable, *command[1:]], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
 
     def events(self, pod: Pod) -> list[str]:
         found = self._api.get(f"/api/v1/namespaces/{_NAMESPACE}/events?fieldSelector=involvedObject.uid={pod.uid}")[
@@ -192,8 +205,12 @@ class RealWorld:
         found.sort(key=lambda event: event["metadata"]["creationTimestamp"])
         return [f"{event['reason']}: {event['message']}" for event in found]
 
+    @property
+    def _kubectl_program(self) -> list[str]:
+        return ["kubectl", f"--kubeconfig={self._kubeconfig}"]
+
     def _kubectl(self, *arguments: str) -> str:
-        done = subprocess.run(["kubectl", *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run([*self._kubectl_program, *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -216,9 +233,16 @@ class RealWorld:
 
     def stop_api(self) -> None:
         self._cluster.stop_api()
+        self._reach(self._cluster.settings.aside_kubeconfig)
 
     def start_api(self) -> None:
         self._cluster.start_api()
+        self._reach(self._cluster.settings.kubeconfig)
+
+    def _reach(self, kubeconfig: Path) -> None:
+        """Where the test itself, who is not the node, asks and changes things."""
+        self._kubeconfig = kubeconfig
+        self._api = Api(kubeconfig)
 
     def scheduler_status(self) -> dict[str, Any]:
         tool = Path(sys.executable).parent / "nvsharectl"

@@ -25,7 +25,7 @@ from pathlib import Path
 import cgroups
 import image
 from prerequisites import binaries, missing
-from settings import ADDRESS, API_SERVICE, BRIDGE, NODE, Settings
+from settings import ADDRESS, API_SERVICE, ASIDE, BRIDGE, NODE, Settings
 
 from nvshare.procfs import start_time
 
@@ -78,7 +78,7 @@ class Cluster:
         for name in ("etcd", "containerd", "kube-apiserver"):
             self.start(name)
         self._import_images(names)
-        self._wait_for("the API server", lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok")
+        self._wait_for_api(self.settings.kubeconfig)
         for name in ("kube-controller-manager", "kube-scheduler", "kubelet"):
             self.start(name)
         self._wait_for("the node", self._is_ready)
@@ -115,11 +115,16 @@ class Cluster:
         self._wait_for("the kubelet", self._kubelet_answers)
 
     def stop_api(self) -> None:
+        """The API server that the cluster knows goes away. Another one, of which only ``aside_kubeconfig`` knows,
+        takes changes meanwhile."""
+        self.start(ASIDE)
+        self._wait_for_api(self.settings.aside_kubeconfig)
         self.stop("kube-apiserver", signal.SIGKILL)
 
     def start_api(self) -> None:
         self.start("kube-apiserver")
-        self._wait_for("the API server", lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok")
+        self._wait_for_api(self.settings.kubeconfig)
+        self.stop(ASIDE)
 
     def log(self, name: str) -> Path:
         return self.directory / "logs" / f"{name}.log"
@@ -206,6 +211,10 @@ class Cluster:
         self._wait_for("containerd", lambda: self.run([*ctr, "version"], True, False).returncode == 0)
         self.run([*ctr, "images", "import", str(archive)], capture=True)
         archive.unlink()
+
+    def _wait_for_api(self, kubeconfig: Path) -> None:
+        question = (f"--kubeconfig={kubeconfig}", "get", "--raw", "/readyz")
+        self._wait_for("an API server", lambda: self.kubectl(*question, check=False) == "ok")
 
     def _is_ready(self) -> bool:
         condition = '{.status.conditions[?(@.type=="Ready")].status}'

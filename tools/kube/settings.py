@@ -14,10 +14,12 @@ ADDRESS = "10.88.0.1"  # of the bridge that pods hang on; a kubelet takes no loo
 POD_RANGE = "10.88.0.0/16"
 SERVICE_RANGE = "10.96.0.0/24"
 API_SERVICE = "10.96.0.1"  # an address of the bridge too, so that pods reach the API without a kube-proxy
-API = f"https://{ADDRESS}"
+API_PORT = 443
+ASIDE_PORT = 6443  # of the second API server, when there is one
 BRIDGE = "cni0"
 
 ADMIN = "admin"
+ASIDE = "kube-apiserver-aside"
 _USERS = {
     ADMIN: (ADMIN, "system:masters"),
     "kubelet": (f"system:node:{NODE}", "system:nodes"),
@@ -42,6 +44,11 @@ class Settings:
         return self.path(f"{ADMIN}.kubeconfig")
 
     @property
+    def aside_kubeconfig(self) -> Path:
+        """The same user at the second API server."""
+        return self.path("aside.kubeconfig")
+
+    @property
     def containerd_socket(self) -> Path:
         return self.directory / "containerd.sock"
 
@@ -57,12 +64,17 @@ class Settings:
         lines = [f'{tokens[user]},{name},{user},"{groups}"' for user, (name, groups) in _USERS.items()]
         self.path("tokens.csv").write_text("\n".join(lines) + "\n")
         for user, token in tokens.items():
-            self.path(f"{user}.kubeconfig").write_text(json.dumps(_kubeconfig(user, token, self.certificate)))
+            self.path(f"{user}.kubeconfig").write_text(self._kubeconfig(user, token, API_PORT))
+        self.aside_kubeconfig.write_text(self._kubeconfig(ADMIN, tokens[ADMIN], ASIDE_PORT))
         self.path("kubelet.json").write_text(json.dumps(self._kubelet()))
         self.path("containerd.toml").write_text(self._containerd(pause_image))
         self.path("cni/10-bridge.conflist").write_text(json.dumps(_network()))
-        key = self.path("accounts.key")
-        subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
+        subprocess.run(["openssl", "genrsa", "-out", self._accounts, "2048"], check=True, capture_output=True)
+
+    @property
+    def _accounts(self) -> Path:
+        """The key that signs the tokens of service accounts."""
+        return self.path("accounts.key")
 
     def _kubelet(self) -> dict[str, Any]:
         return {
@@ -87,6 +99,37 @@ class Settings:
             "kubeAPIBurst": 400,
         }
 
+    def _kubeconfig(self, user: str, token: str, port: int) -> str:
+        cluster = {"server": f"https://{ADDRESS}:{port}", "certificate-authority": str(self.certificate)}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "local", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": token}}],
+            "contexts": [{"name": "local", "context": {"cluster": "local", "user": user}}],
+            "current-context": "local",
+        }
+        return json.dumps(config)
+
+    def _api_server(self, port: int) -> list[str]:
+        return [
+            str(self.binaries / "kube-apiserver"),
+            "--etcd-servers=http://127.0.0.1:2379",
+            f"--advertise-address={ADDRESS}",
+            "--bind-address=0.0.0.0",
+            f"--secure-port={port}",
+            f"--cert-dir={self.certificate.parent}",
+            f"--service-cluster-ip-range={SERVICE_RANGE}",
+            f"--token-auth-file={self.path('tokens.csv')}",
+            "--authorization-mode=Node,RBAC",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-signing-key-file={self._accounts}",
+            f"--service-account-key-file={self._accounts}",
+            "--allow-privileged",
+            "--endpoint-reconciler-type=none",
+            "--kubelet-preferred-address-types=InternalIP",
+        ]
+
     def _containerd(self, pause_image: str) -> str:
         return f"""version = 2
 root = "{self.directory}/containerd"
@@ -108,10 +151,9 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 """
 
     def commands(self) -> dict[str, list[str]]:
-        """Programs in the order in which they are started, with what each is told."""
-        run = {name: str(self.binaries / name) for name in ("kube-apiserver", *_USERS)}
+        """Programs by name, with what each is told."""
+        run = {name: str(self.binaries / name) for name in _USERS}
         config = {user: f"--kubeconfig={self.path(f'{user}.kubeconfig')}" for user in _USERS}
-        accounts = self.path("accounts.key")
         return {
             "etcd": [
                 "etcd", f"--data-dir={self.directory}/etcd", "--log-level=warn",
@@ -119,17 +161,11 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
                 "--listen-peer-urls=http://127.0.0.1:2380",
             ],
             "containerd": ["containerd", f"--config={self.path('containerd.toml')}"],
-            "kube-apiserver": [
-                run["kube-apiserver"], "--etcd-servers=http://127.0.0.1:2379", f"--advertise-address={ADDRESS}",
-                "--bind-address=0.0.0.0", "--secure-port=443", f"--cert-dir={self.certificate.parent}",
-                f"--service-cluster-ip-range={SERVICE_RANGE}", f"--token-auth-file={self.path('tokens.csv')}",
-                "--authorization-mode=Node,RBAC", "--service-account-issuer=https://kubernetes.default.svc",
-                f"--service-account-signing-key-file={accounts}", f"--service-account-key-file={accounts}",
-                "--allow-privileged", "--endpoint-reconciler-type=none", "--kubelet-preferred-address-types=InternalIP",
-            ],
+            "kube-apiserver": self._api_server(API_PORT),
+            ASIDE: self._api_server(ASIDE_PORT),
             "kube-controller-manager": [
                 run["kube-controller-manager"], config["kube-controller-manager"], "--leader-elect=false",
-                f"--service-account-private-key-file={accounts}", f"--root-ca-file={self.certificate}",
+                f"--service-account-private-key-file={self._accounts}", f"--root-ca-file={self.certificate}",
                 "--use-service-account-credentials", "--kube-api-qps=100", "--kube-api-burst=200",
             ],
             "kube-scheduler": [run["kube-scheduler"], config["kube-scheduler"], "--leader-elect=false"],
@@ -138,17 +174,6 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
                 f"--hostname-override={NODE}", f"--node-ip={ADDRESS}", "--v=2",
             ],
         }  # fmt: skip
-
-
-def _kubeconfig(user: str, token: str, certificate: Path) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "local", "cluster": {"server": API, "certificate-authority": str(certificate)}}],
-        "users": [{"name": user, "user": {"token": token}}],
-        "contexts": [{"name": "local", "context": {"cluster": "local", "user": user}}],
-        "current-context": "local",
-    }
 
 
 def _network() -> dict[str, Any]:
