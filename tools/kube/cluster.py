@@ -73,6 +73,7 @@ class Cluster:
         if not kept:
             (self.directory / "pids" / _OWNER).write_text(f"{os.getpid()} {start_time(os.getpid())}")
         self.settings.write(image.PAUSE)
+        self.settings.make_key()
         cgroups.make(self.settings.cgroup)
         self._make_namespaces()
         for name in ("etcd", "containerd", "kube-apiserver"):

@@ -58,7 +58,7 @@ class Settings:
         return self.directory / "certs" / "apiserver.crt"
 
     def write(self, pause_image: str) -> None:
-        """All files but those that the API server makes."""
+        """All files but the key, and those that the API server makes."""
         self.path("cni").mkdir(parents=True)
         tokens = {user: secrets.token_hex(16) for user in _USERS}
         lines = [f'{tokens[user]},{name},{user},"{groups}"' for user, (name, groups) in _USERS.items()]
@@ -69,6 +69,8 @@ class Settings:
         self.path("kubelet.json").write_text(json.dumps(self._kubelet()))
         self.path("containerd.toml").write_text(self._containerd(pause_image))
         self.path("cni/10-bridge.conflist").write_text(json.dumps(_network()))
+
+    def make_key(self) -> None:
         subprocess.run(["openssl", "genrsa", "-out", self._accounts, "2048"], check=True, capture_output=True)
 
     @property
