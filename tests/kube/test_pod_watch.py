@@ -137,6 +137,36 @@ def test_five_hundred_pods_are_listed_in_pages_and_all_their_changes_arrive(api:
     watched.until(lambda pods: all(pods[f"pod-{number}"].cores == 1 + number % 100 for number in range(500)))
 
 
+def test_pod_that_vanishes_between_list_and_watch_is_gone(api: ApiDouble) -> None:
+    api.create("stays")
+    api.create("vanishes")
+    began = threading.Event()
+
+    def delete_once(method: str, path: str, query: dict[str, str]) -> int:
+        if "watch" in query and not began.is_set():
+            began.set()
+            api.delete("vanishes")
+        return 0
+
+    api.refuse = delete_once
+    with contextlib.closing(Watched(api)) as watched:
+        watched.until(lambda pods: began.is_set() and set(pods) == {"stays"})
+
+
+def test_list_that_is_out_of_date_between_two_pages_is_begun_anew(
+    api: ApiDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "PAGE", 2)
+    for number in range(5):
+        api.create(f"pod-{number}")
+    once = iter([410])
+    api.refuse = lambda method, path, query: next(once, 0) if "continue" in query else 0
+    with contextlib.closing(Watched(api)) as watched:
+        watched.until(lambda pods: len(pods) == 5)
+    firsts = [query for _, _, query in api.asked if "watch" not in query and "continue" not in query]
+    assert len(firsts) == 2
+
+
 def test_expired_version_is_followed_by_a_new_list_that_knows_who_is_gone(api: ApiDouble, watched: Watched) -> None:
     api.create("gone")
     api.create("stays")

@@ -70,7 +70,8 @@ def pod_uid(cgroup_file: str) -> str | None:
         _hierarchy, _, rest = line.partition(":")
         _controllers, _, path = rest.partition(":")
         segments = path.strip("/").split("/")
-        if segments[0] == "user.slice":
+        outermost = next((segment for segment in segments if segment != ".."), "")
+        if outermost == "user.slice":
             continue
         for parent, segment in zip(["", *segments], segments, strict=False):
             match = _SYSTEMD_POD.fullmatch(segment)

@@ -146,10 +146,17 @@ class PodDesk:
         """Call ``proceed`` when this pod has been told of, or will not be; False: there is nothing to wait for."""
         if uid is None or uid in self._known or not self._watchers:
             return False
-        once = _Once(proceed)
-        self._awaited.setdefault(uid, []).append(once)
-        self._daemon.loop.call_later(UNKNOWN_WAIT, once)
+        self._awaited.setdefault(uid, []).append(proceed)
+        self._daemon.loop.call_later(UNKNOWN_WAIT, self._wait_no_more, uid, proceed)
         return True
+
+    def _wait_no_more(self, uid: str, proceed: Callable[[], None]) -> None:
+        waiting = self._awaited.get(uid, [])
+        if proceed in waiting:
+            waiting.remove(proceed)
+            if not waiting:
+                del self._awaited[uid]
+            proceed()
 
     def ended(self, connection: ClientConnection) -> None:
         """A connection is gone."""
@@ -161,7 +168,7 @@ class PodDesk:
         if len(self._known) + len(update.entries) > MAX_PODS:
             raise control.ControlError(f"at most {MAX_PODS} pods of one node are kept")
         connection.wait_for_reply()
-        self._step(connection, self._steps(connection, update))
+        self._daemon.loop.call_later(0, self._step, connection, self._steps(connection, update))
 
     def _step(self, connection: ClientConnection, steps: Iterator[None]) -> None:
         """Also when the watcher has gone meanwhile: what it said is true."""
@@ -268,15 +275,3 @@ class PodDesk:
                 fresh.replace(file)
         except OSError as error:
             _LOG.warning("What is known of pods cannot be kept for a restart (%s)", error)
-
-
-class _Once:
-    """Whatever comes first calls it, and what comes later does nothing."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call: Callable[[], None] | None = call
-
-    def __call__(self) -> None:
-        call, self._call = self._call, None
-        if call is not None:
-            call()

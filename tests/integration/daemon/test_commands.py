@@ -108,6 +108,18 @@ class TestNvsharectl:
         assert "memory 4.0 GiB, cores" in ctl(scheduler, *target, "4GiB")[1]
         assert "memory 1.0 GiB (from its NVSHARE_GPU_MEMORY_LIMIT), cores" in ctl(scheduler, *target, "none")[1]
 
+    def test_quota_of_an_annotated_pod_is_accepted_and_the_annotation_said_to_be_in_force(self, scheduler):
+        pod = {"uid": "0123-ab", "namespace": "default", "name": "trainer", "mem": GIB, "cores": None}
+        scheduler.ask("pods", pods=[pod], whole=True)
+        code, out, _ = ctl(scheduler, "set", "--pod", "default/trainer", "--mem", "4GiB", "--cores", "30")
+        assert code == 0
+        assert "memory 1.0 GiB (from its annotation nvshare.com/gpu-memory-limit, which counts before" in out
+        assert "cores 30 %, priority" in out
+        # AND it counts when the annotation is gone
+        scheduler.ask("pods", pods=[{**pod, "mem": None}])
+        (group,) = scheduler.status()["groups"]
+        assert (group["mem_limit"], group["mem_limit_from"]) == (4 * GIB, "operator")
+
     def test_what_the_scheduler_refuses_is_exit_code_2(self, scheduler):
         code, _, err = ctl(scheduler, "set", "--pod", "default/nobody", "--mem", "none")
         assert code == 2

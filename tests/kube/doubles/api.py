@@ -159,6 +159,10 @@ class ApiDouble:
         with self.cluster.changed:
             self.cluster.note("DELETED", self.cluster.pods.pop((namespace, name)))
 
+    def pods(self) -> list[Object]:
+        with self.cluster.changed:
+            return copy.deepcopy(list(self.cluster.pods.values()))
+
     def holds(self, name: str, uid: str, namespace: str = "default") -> bool:
         with self.cluster.changed:
             pod = self.cluster.pods.get((namespace, name))

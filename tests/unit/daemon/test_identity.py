@@ -32,6 +32,16 @@ IN_A_POD = {
     "v2, a node in a container": f"0::/docker/{CONTAINER}/kubelet/kubepods/besteffort/pod{UID}/{CONTAINER}",
     "v1, cgroupfs": f"12:pids:{CGROUPFS}\n11:memory:{CGROUPFS}\n1:name=systemd:{CGROUPFS}",
     "v1, systemd, containerd": f"11:memory:/kubepods.slice/{BURSTABLE}/{CONTAINERD}\n0::/",
+    "v1 hybrid, CRI-O, systemd": (
+        f"12:misc:/\n11:memory:/kubepods.slice/{BURSTABLE}/crio-{CONTAINER}.scope\n"
+        f"1:name=systemd:/kubepods.slice/{BURSTABLE}/crio-{CONTAINER}.scope\n0::/system.slice/crio.service"
+    ),
+    "v1 hybrid, the pod only in later lines": (
+        f"13:rdma:/\n12:misc:/\n11:cpuset:{CGROUPFS}\n1:name=systemd:/user.slice/user-0.slice\n0::/user.slice"
+    ),
+    "v1, cgroupfs, CRI-O": f"4:memory:/kubepods/besteffort/pod{UID}/crio-conmon-{CONTAINER}\n0::/",
+    "v2, systemd, docker": f"0::/kubepods.slice/{BURSTABLE}/docker-{CONTAINER}.scope",
+    "v2, systemd, a group of its own inside": f"0::/kubepods.slice/{BURSTABLE}/{CONTAINERD}/system.slice/x.service",
     "v1, containerd's own parent": (
         f"11:devices:/system.slice/containerd.service/kubepods-burstable-pod{UNDER}.slice:cri-containerd:{CONTAINER}"
     ),
@@ -43,8 +53,16 @@ def test_pod_is_found_in_every_known_layout(case):
     assert identity.pod_uid(IN_A_POD[case] + "\n") == UID
 
 
-def test_static_pod_has_a_uid_without_dashes():
-    assert identity.pod_uid(f"0::/kubepods/burstable/pod{STATIC}/{CONTAINER}") == STATIC
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/kubepods/burstable/pod{STATIC}/{CONTAINER}",
+        f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{STATIC}.slice/{CONTAINERD}",
+        f"/../../../kubepods-burstable.slice/kubepods-burstable-pod{STATIC}.slice/{CONTAINERD}",
+    ],
+)
+def test_static_pod_has_a_uid_without_dashes(path):
+    assert identity.pod_uid(f"0::{path}") == STATIC
 
 
 OUTSIDE = {
@@ -55,6 +73,9 @@ OUTSIDE = {
     "nothing": "",
     "not a cgroup file": "rubbish",
     "a user who made a group of that name": f"0::/user.slice/user-1000.slice/user@1000.service/kubepods/pod{UID}/x",
+    "the same, seen from a container": f"0::/../../../../user.slice/user-1000.slice/x.service/kubepods/pod{UID}/x",
+    "the same with the name of a slice": f"0::/../../user.slice/user-1000.slice/kubepods-pod{UNDER}.slice/x",
+    "another container of the pod that looks": f"0::/../{CONTAINERD}",
     "a group with no known parent": f"0::/mine/pod{UID}/x",
     "not quite a uid": "0::/kubepods/burstable/pod1234/x",
 }
@@ -65,9 +86,21 @@ def test_no_pod_elsewhere(case):
     assert identity.pod_uid(OUTSIDE[case]) is None
 
 
-def test_pod_that_nests_groups_stays_itself():
-    other = "00000000-0000-0000-0000-000000000000"
-    assert identity.pod_uid(f"0::/kubepods/pod{UID}/{CONTAINER}/kubepods/pod{other}/x") == UID
+OTHER = "00000000-0000-0000-0000-000000000000"
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        f"kubepods/pod{OTHER}/x",
+        f"kubepods.slice/kubepods-pod{OTHER.replace('-', '_')}.slice/x",
+        f"kubepods-pod{OTHER.replace('-', '_')}.slice:cri-containerd:x",
+        f"../pod{OTHER}/x",
+    ],
+)
+@pytest.mark.parametrize("outside", [f"/kubepods/pod{UID}/{CONTAINER}", f"/kubepods.slice/{BURSTABLE}/{CONTAINERD}"])
+def test_pod_that_nests_groups_stays_itself(outside, inside):
+    assert identity.pod_uid(f"0::{outside}/{inside}") == UID
 
 
 @pytest.mark.parametrize("name", ["python", "a b", "(", ")", ") S 1 (", "x) R 99 ("])

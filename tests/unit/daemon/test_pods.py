@@ -250,6 +250,7 @@ def test_process_of_a_pod_that_is_never_told_of_waits_for_a_bounded_time(node):
     assert not task.said(wire.SchedOn)
     node.loop.advance(pods.UNKNOWN_WAIT * 0.2)
     assert len(task.said(wire.SchedOn)) == 1
+    assert not node._node.daemon._pods._awaited
     # AND being told later changes nothing of that
     told(node, node.connect(), pods=[pod(mem=GIB)])
     assert len(task.said(wire.SchedOn)) == 1
@@ -301,7 +302,8 @@ def test_what_was_told_is_kept_while_it_runs_too(in_memory, monkeypatch, tmp_pat
     watcher = node.connect()
     told(node, watcher, pods=[pod(mem=GIB)], whole=True)
     node.loop.advance(pods.SAVE_PERIOD)
-    node.loop.run_next_from_thread()
+    for _ in ("a look at the cards", "the file"):
+        node.loop.run_next_from_thread()
     assert json.loads(file.read_text())["mem"] == GIB
     assert file.stat().st_mode & 0o777 == 0o600
 

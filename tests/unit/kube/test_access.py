@@ -6,8 +6,10 @@ import json
 import subprocess
 
 import pytest
+from click.testing import CliRunner
 
 from nvshare import config
+from nvshare.cli import pod_watch
 from nvshare.kube.pods.api import Lines
 from nvshare.kube.pods.credentials import NoAccess, from_kubeconfig, in_cluster
 from nvshare.kube.pods.watch import Backoff
@@ -41,6 +43,23 @@ def kubeconfig(path, user, cluster=None):
         )
     )
     return path
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ([], "which node?"),
+        (["--node", "n"], "run this in a pod, or use --kubeconfig"),
+        (["--node", "n", "--kubeconfig", "/nonexistent/config"], "cannot be used as a kubeconfig"),
+    ],
+)
+def test_command_that_cannot_begin_is_one_line(options, says, monkeypatch):
+    for name in ("NODE_NAME", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    result = CliRunner().invoke(pod_watch.main, options)
+    assert result.exit_code == 2
+    assert says in result.output
+    assert len(result.output.splitlines()) == 1
 
 
 def test_token_of_the_pod_is_read_again_when_it_was_rotated(certificate, tmp_path):
