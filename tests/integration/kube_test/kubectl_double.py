@@ -26,6 +26,7 @@ from typing import Any
 from nvshare import procfs
 from nvshare.client.connection import Connection
 
+NEVER_RUN = {"no-image", "refused"}
 MEMORY = "nvshare.com/gpu-memory-limit"
 
 
@@ -73,8 +74,10 @@ class Cluster:
         if "no-image" in self.faults:
             waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
             phase |= {"containerStatuses": [{"state": {"waiting": waiting}}]}
+        if "refused" in self.faults:
+            phase = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no such device"}
         write(place / "status.json", phase)
-        if "no-image" not in self.faults:
+        if not self.faults & NEVER_RUN:
             command = [sys.executable, __file__, str(self.directory), "run-pod", pod["metadata"]["name"]]
             subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -119,7 +122,7 @@ class Cluster:
     def delete(self) -> None:
         for one in self.pods():
             place = one.parent
-            while not (place / "pids.json").exists() and "no-image" not in self.faults:
+            while not (place / "pids.json").exists() and not self.faults & NEVER_RUN:
                 time.sleep(0.01)
             with contextlib.suppress(FileNotFoundError):
                 for pid in reversed(json.loads((place / "pids.json").read_text())):
@@ -198,6 +201,9 @@ def main() -> int:
     elif verb == "create":
         for pod in json.load(sys.stdin)["items"]:
             cluster.create(pod)
+    elif verb == "logs" and cluster.faults & NEVER_RUN and not words[0].startswith("nvshare-scheduler"):
+        print("Error from server (BadRequest): container is not available", file=sys.stderr)
+        return 1
     elif verb == "logs":
         sys.stdout.write(cluster.log(words[0], given.tail))
     elif verb == "annotate":

@@ -144,9 +144,13 @@ def test_a_cluster_that_cannot_be_used_is_one_line(make_cluster: Make, fault: st
     assert "Traceback" not in done.stderr
 
 
-def test_pods_whose_image_is_missing_are_not_waited_for(make_cluster: Make) -> None:
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("no-image", "ImagePullBackOff: no such image"), ("refused", "UnexpectedAdmissionError: no such device")],
+)
+def test_pods_that_will_never_run_are_not_waited_for(make_cluster: Make, fault: str, words: str) -> None:
     began = time.monotonic()
-    done = make_cluster("no-image").test(*SHORT, "1")
-    assert done.returncode == 1
-    assert "ImagePullBackOff: no such image" in done.stdout
+    done = make_cluster(fault).test(*SHORT, "1")
+    assert done.returncode == 1, done.stderr
+    assert words in done.stdout
     assert time.monotonic() - began < 60

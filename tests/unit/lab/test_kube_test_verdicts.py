@@ -134,7 +134,16 @@ class TestHolding:
         assert meetings(list(had.values())) == []
 
 
+ONE_AFTER_THE_OTHER = log(
+    registered(0, 1, "GPU-0"), on(1, 1), registered(2, 2, "GPU-0"),
+    (2, f"Client {client(2)} moved to wait queue (serial mode: one task at a time)"), gone(6, 1), on(6, 2), gone(9, 2),
+)  # fmt: skip
+
+
 class TestParallel:
+    def test_a_task_that_waits_for_the_other_to_end_fails(self) -> None:
+        assert verdicts(REQUEST, seen(REQUEST, BOTH, ONE_AFTER_THE_OTHER))["parallel"] is False
+
     def test_tasks_that_work_at_the_same_time_pass(self) -> None:
         assert verdicts(REQUEST, seen(REQUEST, BOTH, PARALLEL))["parallel"] is True
 
@@ -162,6 +171,9 @@ class TestSerial:
 
     def test_one_at_a_time_passes(self) -> None:
         assert verdicts(self.REQUEST, seen(self.REQUEST, BOTH, IN_TURNS))["serial"] is True
+
+    def test_one_that_waits_for_the_other_to_end_passes(self) -> None:
+        assert verdicts(self.REQUEST, seen(self.REQUEST, BOTH, ONE_AFTER_THE_OTHER))["serial"] is True
 
     def test_two_at_once_fail(self) -> None:
         assert verdicts(self.REQUEST, seen(self.REQUEST, BOTH, PARALLEL))["serial"] is False

@@ -20,7 +20,8 @@ _HOPELESS = {
     "CreateContainerError",
     "RunContainerError",
 }
-DONE = ("Succeeded", "Failed")
+DELETED = "Deleted"  # by somebody else
+DONE = ("Succeeded", "Failed", DELETED)
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,14 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
         (one for one in status.get("conditions") or () if one["type"] == "PodScheduled" and one["status"] == "False"),
         {},
     )
-    problem = ": ".join(
-        filter(None, (reason or unscheduled.get("reason"), waiting.get("message") or unscheduled.get("message")))
-    )
+    reasons = (reason, waiting.get("message")) if reason else (unscheduled.get("reason"), unscheduled.get("message"))
+    refused = (status.get("reason"), status.get("message"))  # by the kubelet
     return PodState(
         name=pod["metadata"]["name"],
         phase=status.get("phase", "Unknown"),
         node=pod.get("spec", {}).get("nodeName", ""),
         exit_code=(state.get("terminated") or {}).get("exitCode"),
-        problem=problem or status.get("message", ""),
+        problem=": ".join(filter(None, reasons)) or ": ".join(filter(None, refused)),
         hopeless=reason in _HOPELESS,
     )
 
@@ -68,6 +68,11 @@ class PodSeen:
     plan: PodPlan
     state: PodState
     log: PodLog
+
+    @property
+    def ended(self) -> bool:
+        """And all that it said is known."""
+        return self.state.phase == DELETED or (self.state.done and self.log.complete)
 
 
 @dataclass(frozen=True)

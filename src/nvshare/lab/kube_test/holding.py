@@ -17,7 +17,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Holding:
-    """A client's life at the scheduler, from its first turn to its end, and the spans of it in which it might work."""
+    """A client from when it first had or wanted the GPU to its end, and the spans of it in which it might work."""
 
     client: str
     life: Span
@@ -33,7 +33,7 @@ def holdings(log: SchedulerLog) -> dict[str, Holding]:
         spans = _spans(steps, last)
         if spans:
             gone = next((at for at, what in steps if what == "gone"), last)
-            result[client] = Holding(client, Span(spans[0].begin, gone), spans)
+            result[client] = Holding(client, Span(steps[0][0], gone), spans)
     return result
 
 
@@ -43,7 +43,7 @@ def _spans(steps: Sequence[tuple[float, str]], last: float) -> tuple[Span, ...]:
     for at, what in steps:
         if what == "on":
             since = at if since is None else since
-        elif since is not None:
+        elif what != "waits" and since is not None:
             spans.append(Span(since, at))
             since = None
     if since is not None:

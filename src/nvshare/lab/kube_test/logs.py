@@ -55,6 +55,7 @@ class PodLog:
     limits: list[tuple[float, int]] = field(default_factory=list)
     complaint: str = ""
     complete: bool = False  # nothing more will come
+    failures: int = 0  # to read it
 
 
 _ITS = re.compile(r"([0-9.]+) it/s.*")
@@ -120,7 +121,7 @@ class Registration:
 
 @dataclass(frozen=True)
 class Step:
-    """A line of a scheduler's log that changes who has the GPU: ``on``, ``off``, or ``gone``."""
+    """A line of a scheduler's log that changes who has or wants the GPU: ``waits``, ``on``, ``off``, or ``gone``."""
 
     at: float
     client: str
@@ -153,9 +154,11 @@ class SchedulerLog:
 
 
 _REGISTERED = re.compile(rf".*Registered {_CLIENT} on GPU (\S+) with Pod name = (\S+), Pod namespace = (\S+)")
+_DROPPED = re.compile(rf".*Sent DROP_LOCK to {_CLIENT}")
 _STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("waits", re.compile(r".*Client ([0-9a-f]{16}) moved to wait queue .*")),
     ("on", re.compile(rf".*Sent LOCK_OK to {_CLIENT}")),
-    ("off", re.compile(rf".*Sent DROP_LOCK to {_CLIENT}")),
+    ("off", _DROPPED),
     ("off", re.compile(rf".*Switched GPU \S+ from {_CLIENT} to .*")),
     ("gone", re.compile(rf".*Removing {_CLIENT}")),
 )
@@ -169,7 +172,7 @@ def scheduler_log(text: str) -> SchedulerLog:
     return SchedulerLog(
         registrations=tuple(Registration(*match.groups()) for _, match in _matches(found, _REGISTERED)),
         steps=tuple(_steps(found)),
-        drops=tuple(match[1] for _, match in _matches(found, _STEPS[1][1])),
+        drops=tuple(match[1] for _, match in _matches(found, _DROPPED)),
         shortages=tuple(Shortage(m[1], int(m[2]), int(m[3])) for _, m in _matches(found, _SHORTAGE)),
         changes=tuple(LimitChange(line.at, match[1], match[2]) for line, match in _matches(found, _CHANGED)),
     )

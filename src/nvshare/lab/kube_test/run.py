@@ -7,12 +7,14 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from nvshare.lab.kube_test import plan
 from nvshare.lab.kube_test.evidence import (
+    DELETED,
     Evidence,
     NodeSeen,
     PodSeen,
@@ -30,6 +32,9 @@ _OUTAGE = 120.0  # seconds without an answer of the API server that are borne
 _UNPLACED = 120.0  # seconds that pods may wait for a place while none of ours runs
 _ROLLOUT = 300.0
 _AT_A_TIME = 8  # pods whose logs may be read per look without being a burden
+_LOG_TRIES = 3
+_CLOCK_SKEW = 60.0  # seconds
+_EVER = "1970-01-01T00:00:00Z"
 _LAST_LINES = 40  # of a running pod's log: enough for where it is
 
 _PACKAGE = Path(__file__).resolve().parents[2]
@@ -108,7 +113,7 @@ class KubeTest:
                     for one in plans:
                         limit = str(request.raised_limit)
                         self.kubectl.annotate(one.name, request.namespace, plan.MEMORY_ANNOTATION, limit)
-                pods = self._follow(plans, lambda seen: all(pod.state.done for pod in seen))
+                pods = self._follow(plans, lambda seen: all(pod.ended for pod in seen))
                 return self._evidence(pods, nodes)
             finally:
                 with self.undisturbed():
@@ -152,7 +157,7 @@ class KubeTest:
                 time.sleep(self.poll)
                 continue
             self.watchers.pods([Seen(pod.state, pod.log.done) for pod in seen])
-            waiting = [pod for pod in seen if not pod.state.done]
+            waiting = [pod for pod in seen if not pod.ended]
             if enough(seen) or not waiting:
                 return seen
             if any(pod.state.phase == "Running" for pod in waiting):
@@ -169,15 +174,24 @@ class KubeTest:
             for pod in self.kubectl.pods(request.namespace, f"{plan.RUN_LABEL}={request.run_id}")
         }
         for name, state in there.items():
-            known = logs.get(name)
-            if state.phase == "Running" or (state.done and (known is None or not known.complete)):
-                tail = None if state.done or request.dynamic else _LAST_LINES
-                logs[name] = pod_log(self.kubectl.log(name, request.namespace, tail))
-                logs[name].complete = state.done
-        gone = "Deleted"
+            known = logs.setdefault(name, PodLog())
+            if state.phase == "Running" or (state.done and not known.complete):
+                logs[name] = self._log(state, known)
         return [
-            PodSeen(one, there.get(one.name, PodState(one.name, gone)), logs.get(one.name, PodLog())) for one in plans
+            PodSeen(one, there.get(one.name, PodState(one.name, DELETED)), logs.get(one.name, PodLog()))
+            for one in plans
         ]
+
+    def _log(self, state: PodState, known: PodLog) -> PodLog:
+        """What it said so far. A pod that never ran has no log: after some tries that is believed."""
+        tail = None if state.done or self.request.dynamic else _LAST_LINES
+        try:
+            log = pod_log(self.kubectl.log(state.name, self.request.namespace, tail))
+        except KubectlFailed:
+            tries = known.failures + 1
+            return replace(known, failures=tries, complete=state.done and tries >= _LOG_TRIES)
+        log.complete = state.done
+        return log
 
     def _evidence(self, pods: list[PodSeen], nodes: list[_Scheduler]) -> Evidence:
         """With the logs of the schedulers since the first pod was made."""
@@ -185,7 +199,7 @@ class KubeTest:
             return Evidence(tuple(pods), namespace=self.request.namespace)
         selector = f"{plan.RUN_LABEL}={self.request.run_id}"
         made = [pod["metadata"]["creationTimestamp"] for pod in self.kubectl.pods(self.request.namespace, selector)]
-        since = min(made, default="1970-01-01T00:00:00Z")
+        since = _a_little_before(min(made)) if made else _EVER
         return Evidence(
             pods=tuple(pods),
             nodes=tuple(node.seen(since) for node in nodes),
@@ -194,8 +208,14 @@ class KubeTest:
         )
 
 
+def _a_little_before(moment: str) -> str:
+    """The clocks of the API server and of the nodes may differ."""
+    earlier = datetime.fromisoformat(moment.replace("Z", "+00:00")) - timedelta(seconds=_CLOCK_SKEW)
+    return earlier.isoformat().replace("+00:00", "Z")
+
+
 def _has_met_limit(pod: PodSeen) -> bool:
-    return bool(pod.log.limits) or pod.state.done
+    return bool(pod.log.limits) or pod.ended
 
 
 def _placement(daemonset: dict[str, Any]) -> str:

@@ -50,7 +50,7 @@ def _finished(evidence: Evidence) -> Verdict:
 
 
 def _why(pod: PodSeen) -> str:
-    if not pod.state.done:
+    if not pod.state.done or pod.state.problem:
         return pod.state.problem or f"still {pod.state.phase.lower()}"
     seen = status_of(pod)
     return pod.log.complaint or (seen if seen != "FAIL" else f"ended with {pod.state.exit_code} and without PASS")
