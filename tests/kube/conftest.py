@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """What plays with the doubles themselves has nothing to do on a cluster."""
     if _WHERE == "doubles":
         return
-    on_cluster = [item for item in items if {"world", "cluster"} & set(getattr(item, "fixturenames", ()))]
+    on_cluster = [item for item in items if {"real", "cluster"} & set(getattr(item, "fixturenames", ()))]
     config.hook.pytest_deselected(items=[item for item in items if item not in on_cluster])
     items[:] = on_cluster
 
@@ -47,29 +48,27 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def real_world(cluster: Cluster, runtime_directory: str) -> Iterator[RealWorld]:
-    """The programs of nvshare on the cluster's node."""
+def real(request: pytest.FixtureRequest, runtime_directory: str) -> Iterator[RealWorld | None]:
+    """The programs of nvshare on the cluster's node; None on doubles."""
+    if _WHERE == "doubles":
+        yield None
+        return
     from real import RealWorld
 
-    world = RealWorld(cluster)
-    yield world
-    world.close()
+    with contextlib.closing(RealWorld(request.getfixturevalue("cluster"))) as world:
+        yield world
 
 
 @pytest.fixture
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+def world(real: RealWorld | None) -> Iterator[World]:
     """A node without pods; what a test leaves behind is removed."""
-    if _WHERE == "doubles":
-        from doubles.world import DoublesWorld
-
-        doubles = DoublesWorld("8xT4")
+    if real is not None:
         try:
-            yield doubles
+            yield real
         finally:
-            doubles.close()
+            real.delete_all()
         return
-    real: RealWorld = request.getfixturevalue("real_world")
-    try:
-        yield real
-    finally:
-        real.delete_all()
+    from doubles.world import DoublesWorld
+
+    with contextlib.closing(DoublesWorld("8xT4")) as doubles:
+        yield doubles
