@@ -56,6 +56,7 @@ class RealWorld:
 
     def __init__(self, cluster: Cluster, spec: str = "8xT4", speed: float = 10.0) -> None:
         self._cluster = cluster
+        self._api_was_away = False
         self._reach(cluster.settings.kubeconfig)
         self._node = sim.up(spec, speed, name="kube")
         LIBRARY.mkdir(parents=True, exist_ok=True)
@@ -122,6 +123,9 @@ class RealWorld:
 
     def delete_all(self) -> None:
         """Every pod of the tests, and wait until the node is as it was."""
+        if self._api_was_away:
+            self.restart_kubelet()  # it would look for the API server again after up to a minute
+            self._api_was_away = False
         pods = [
             Pod(one["metadata"]["name"], one["metadata"]["uid"], _NAMESPACE) for one in self._api.get(_PODS)["items"]
         ]
@@ -232,6 +236,7 @@ class RealWorld:
         self._node.lose(uuid, lost)
 
     def stop_api(self) -> None:
+        self._api_was_away = True
         self._cluster.stop_api()
         self._reach(self._cluster.settings.aside_kubeconfig)
 
