@@ -178,9 +178,9 @@ class RealWorld:
         try:
             return self._api.text(f"{_path(pod)}/log")
         except Refused as refused:
-            if refused.code != 400:
+            if refused.code not in (400, 404):
                 raise
-            return ""  # its container has not been started yet
+            return ""  # its container has not been started yet, or its kubelet has not seen it
 
     def execute(self, pod: Pod, command: Sequence[str]) -> tuple[int, str]:
         done = subprocess.run(

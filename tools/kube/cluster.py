@@ -61,15 +61,16 @@ class Cluster:
 
     # ---- the whole
 
-    def up(self, names: Sequence[str] = (), kept: bool = False) -> None:
-        """From nothing to a node that is ready, with our image under further ``names``.
+    def up(self, kept: bool = False) -> None:
+        """From nothing to a node that is ready and has our image; ``kept``: it shall outlive this process.
 
-        What a crash left of an earlier one is removed first. ``kept``: it shall outlive this process.
+        What a crash left of an earlier one is removed first.
         """
         self.refuse_a_second()
         self.down()
+        self.directory.mkdir(mode=0o700)
         for name in ("pids", "logs", "sysctl", "etcd", *_OWN_PLACES):
-            (self.directory / name).mkdir(parents=True)
+            (self.directory / name).mkdir()
         if not kept:
             (self.directory / "pids" / _OWNER).write_text(f"{os.getpid()} {start_time(os.getpid())}")
         self.settings.write(image.PAUSE)
@@ -78,7 +79,7 @@ class Cluster:
         self._make_namespaces()
         for name in ("etcd", "containerd", "kube-apiserver"):
             self.start(name)
-        self._import_images(names)
+        self._import_images()
         self._wait_for_api(self.settings.kubeconfig)
         for name in ("kube-controller-manager", "kube-scheduler", "kubelet"):
             self.start(name)
@@ -126,6 +127,9 @@ class Cluster:
         self.start("kube-apiserver")
         self._wait_for_api(self.settings.kubeconfig)
         self.stop(ASIDE)
+        for name in ("kube-controller-manager", "kube-scheduler"):  # they would look for it again after up to a minute
+            self.stop(name)
+            self.start(name)
 
     def log(self, name: str) -> Path:
         return self.directory / "logs" / f"{name}.log"
@@ -205,9 +209,9 @@ class Cluster:
         if self.is_up and not (self.directory / "pids" / _OWNER).exists():
             raise ClusterError(f"a cluster is up in {self.directory}; end it with: python tools/kube/cluster.py down")
 
-    def _import_images(self, names: Sequence[str]) -> None:
+    def _import_images(self) -> None:
         archive = self.directory / "images.tar"
-        image.write_archive([image.pause_image(), image.nvshare_image(names)], archive)
+        image.write_archive([image.pause_image(), image.nvshare_image()], archive)
         ctr = ["ctr", f"--address={self.settings.containerd_socket}", "--namespace=k8s.io"]
         self._wait_for("containerd", lambda: self.run([*ctr, "version"], True, False).returncode == 0)
         self.run([*ctr, "images", "import", str(archive)], capture=True)

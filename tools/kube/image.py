@@ -91,8 +91,8 @@ def pause_image() -> Image:
     return Image((PAUSE,), layer.finish(), ("/bin/busybox", "sleep", "2147483647"))
 
 
-def nvshare_image(names: Iterable[str] = ()) -> Image:
-    """Our programs, a Python and a shell; the image of every pod of the tests, under as many names as are wanted."""
+def nvshare_image() -> Image:
+    """Our programs, a Python and a shell; the image of every pod of the tests."""
     layer = Layer()
     for path, mode in (("tmp", 0o1777), ("var/lib", 0o755), ("var/run", 0o755), ("proc", 0o755), ("sys", 0o755)):
         layer.directory(path, mode)
@@ -103,7 +103,7 @@ def nvshare_image(names: Iterable[str] = ()) -> Image:
         layer.link(f"bin/{tool}", "busybox")
     with_code = [*_add_python(layer), *_add_packages(layer), *_add_nvshare(layer)]
     _add_libraries(layer, with_code)
-    return Image((IMAGE, *names), layer.finish(), ("python3",))
+    return Image((IMAGE,), layer.finish(), ("python3",))
 
 
 def _add_python(layer: Layer) -> Iterator[Path]:
