@@ -124,12 +124,16 @@ def _parallel(evidence: Evidence) -> Verdict:
     together, seconds = sum(one.together for one in met), sum(one.seconds for one in met)
     worst = min(one.together / one.seconds for one in met)
     detail = (
-        f"{len(met)} pairs met on a GPU for {seconds:.1f} s, both at work in {100 * together / seconds:.0f} % of it "
+        f"{_pairs(met)} met on a GPU for {seconds:.1f} s, both at work in {100 * together / seconds:.0f} % of it "
         f"(the least: {100 * worst:.0f} %)"
     )
     if dropped:
         detail += f"; DROP_LOCK was sent to {', '.join(sorted(dropped))}, though memory fits"
     return Verdict("parallel", worst >= TOGETHER and not dropped, detail)
+
+
+def _pairs(met: Sequence[Meeting]) -> str:
+    return f"{len(met)} pair{'s' * (len(met) > 1)}"
 
 
 def _serial(evidence: Evidence) -> Verdict:
@@ -140,9 +144,7 @@ def _serial(evidence: Evidence) -> Verdict:
         why = "the pods of a GPU came one after the other by themselves" if waiting else "no two pods shared a GPU"
         return Verdict("serial", None, why)
     together = sum(one.together for one in met)
-    detail = (
-        f"{len(met)} pairs met on a GPU for {sum(one.seconds for one in met):.1f} s, both had it for {together:.2f} s"
-    )
+    detail = f"{_pairs(met)} met on a GPU for {sum(one.seconds for one in met):.1f} s, both had it for {together:.2f} s"
     return Verdict("serial", all(one.together <= _AT_ONCE for one in met), detail)
 
 
