@@ -13,7 +13,7 @@ PY_DIRS := src tests benchmarks tools examples docs/verify test_gpu_allocation.p
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format native stubs bench soak wheel images manifests clean
+.PHONY: help demo test lint format native stubs bench soak test-kube soak-kube wheel images manifests clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -65,6 +65,12 @@ soak: $(READY) native ## long random runs: 100,000 event sequences, a million fr
 	NVSHARE_SOAK=1 $(BIN)/pytest tests/integration/whole/test_swap.py -k every_byte
 	NVSHARE_SOAK=1 $(BIN)/pytest tests/integration/lab -k survivor
 	NVSHARE_SOAK=1 $(BIN)/pytest --timeout 400 tests/integration/launch/test_kills.py
+
+test-kube: $(READY) native ## the tests of the Kubernetes part on a real cluster that is made for them (root; Go the first time)
+	$(BIN)/python tools/kube/cluster.py run $(BIN)/pytest -rs --durations=8 tests/kube
+
+soak-kube: $(READY) native ## the same with 200 random rounds instead of 10
+	NVSHARE_SOAK=1 $(BIN)/python tools/kube/cluster.py run $(BIN)/pytest -rs tests/kube
 
 wheel: $(READY) ## build the wheel into dist/
 	$(BIN)/pip install -q build

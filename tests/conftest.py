@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-for name in [name for name in os.environ if name.startswith("NVSHARE_") and name != "NVSHARE_SOAK"]:
+_FOR_TESTS = ("NVSHARE_SOAK", "NVSHARE_KUBE")
+for name in [name for name in os.environ if name.startswith("NVSHARE_") and name not in _FOR_TESTS]:
     del os.environ[name]
 
 # A shell starts what runs in its background with Ctrl-C ignored, nohup ignores the end of the terminal, and children

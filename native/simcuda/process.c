@@ -92,9 +92,10 @@ static void find_devices(void)
 static void drop_former_self(void)
 {
 	struct nvs_node *node = nvs_process.node;
+	int self = nvs_node_pid();
 	nvs_node_lock(node);
 	for (int i = (int)node->slot_top - 1; i >= 0; i--)
-		if (node->slots[i].pid == getpid())
+		if (node->slots[i].pid == self)
 			nvs_slot_release(node, i);
 	nvs_node_unlock(node);
 }

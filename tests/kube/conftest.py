@@ -1,24 +1,74 @@
-"""The world that the tests of the Kubernetes part play in; see ``world.py``."""
+"""Where the tests of the Kubernetes part run: on doubles, or on a real cluster when ``NVSHARE_KUBE`` says so.
+
+``make test-kube`` sets it to ``real``, or to ``missing: …`` with the reason why this machine can have no cluster.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+_HERE = Path(__file__).parent
+sys.path[:0] = [str(_HERE), str(_HERE.parents[1] / "tools" / "kube")]
 
-from doubles.world import DoublesWorld
-from world import World
+if TYPE_CHECKING:
+    from cluster import Cluster
+    from real import RealWorld
+    from world import World
+
+_WHERE = os.environ.get("NVSHARE_KUBE", "doubles")
+_MISSING = "missing: "
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What plays with the doubles themselves has nothing to do on a cluster."""
+    if _WHERE == "doubles":
+        return
+    on_cluster = [item for item in items if {"real", "cluster"} & set(getattr(item, "fixturenames", ()))]
+    config.hook.pytest_deselected(items=[item for item in items if item not in on_cluster])
+    items[:] = on_cluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    """The one in whose namespaces this process is."""
+    if _WHERE.startswith(_MISSING):
+        pytest.skip(f"no cluster: {_WHERE.removeprefix(_MISSING)}")
+    if _WHERE != "real":
+        pytest.skip("needs a real cluster: make test-kube")
+    from cluster import Cluster
+
+    return Cluster(Path(os.environ["KUBECONFIG"]).parents[1])
+
+
+@pytest.fixture(scope="session")
+def real(request: pytest.FixtureRequest, runtime_directory: str) -> Iterator[RealWorld | None]:
+    """The programs of nvshare on the cluster's node; None on doubles."""
+    if _WHERE == "doubles":
+        yield None
+        return
+    from real import RealWorld
+
+    with contextlib.closing(RealWorld(request.getfixturevalue("cluster"))) as world:
+        yield world
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    """Eight simulated T4 under doubles of the kubelet and the API server."""
-    world = DoublesWorld("8xT4")
-    try:
-        yield world
-    finally:
-        world.close()
+def world(real: RealWorld | None) -> Iterator[World]:
+    """A node without pods; what a test leaves behind is removed."""
+    if real is not None:
+        try:
+            yield real
+        finally:
+            real.delete_all()
+        return
+    from doubles.world import DoublesWorld
+
+    with contextlib.closing(DoublesWorld("8xT4")) as doubles:
+        yield doubles

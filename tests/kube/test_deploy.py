@@ -6,7 +6,6 @@ Runs before the tests that have the programs of nvshare beside the kubelet: a no
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster import Cluster
+from image import IMAGE
 
 from nvshare import __version__, native
 from nvshare.gpu import sim
+from nvshare.kube.plugin.simulated import PROCESSES_INSIDE
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -30,7 +32,6 @@ DAEMONSETS = ("nvshare-scheduler", "nvshare-device-plugin")
 PREFIX = "localhost/nvshare"
 SPEED = 10.0
 DRIVER_INSIDE = "/opt/nvshare-sim"
-_WHERE = os.environ.get("NVSHARE_KUBE", "doubles")
 
 
 def run(*command: str, given: str | None = None) -> str:
@@ -55,21 +56,9 @@ class Deployed:
 
 
 @pytest.fixture(scope="module")
-def api() -> None:
-    """An API server, in whose namespaces this process is."""
-    if _WHERE != "real":
-        pytest.skip(f"needs a real cluster: make test-kube ({_WHERE})")
-
-
-@pytest.fixture(scope="module")
-def deployed(api: None, runtime_directory: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+def deployed(cluster: Cluster, runtime_directory: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     """The chart, installed by Helm, on a node with simulated cards."""
-    sys.path.insert(0, str(TREE / "tools" / "kube"))
-    from cluster import Cluster
-    from image import IMAGE
-
-    settings = Cluster(Path(os.environ["KUBECONFIG"]).parents[1]).settings
-    ctr = ("ctr", f"--address={settings.containerd_socket}", "--namespace=k8s.io")
+    ctr = ("ctr", f"--address={cluster.settings.containerd_socket}", "--namespace=k8s.io")
     for name in DAEMONSETS:
         run(*ctr, "images", "tag", "--force", IMAGE, f"{PREFIX}/{name}:{__version__}")
     kubectl("label", "nodes", "--all", "--overwrite", "nvidia.com/gpu.present=true")
@@ -96,13 +85,19 @@ def _simulated(node: sim.SimNode) -> dict[str, Any]:
     volumes = [
         {"name": "sim-node", "hostPath": {"path": str(node.directory), "type": "Directory"}},
         {"name": "sim-driver", "hostPath": {"path": str(native.simulated_driver()), "type": "Directory"}},
+        {"name": "processes", "hostPath": {"path": "/proc", "type": "Directory"}},
     ]
     mounts = [
         {"name": "sim-node", "mountPath": str(node.directory)},
         {"name": "sim-driver", "mountPath": DRIVER_INSIDE, "readOnly": True},
+        {"name": "processes", "mountPath": PROCESSES_INSIDE, "readOnly": True},
     ]
     given = {
-        "env": {"NVSHARE_SIM_NODE": str(node.directory), "LD_LIBRARY_PATH": DRIVER_INSIDE},
+        "env": {
+            "NVSHARE_SIM_NODE": str(node.directory),
+            "NVSHARE_SIM_PROC": PROCESSES_INSIDE,
+            "LD_LIBRARY_PATH": DRIVER_INSIDE,
+        },
         "extraVolumes": volumes,
         "extraVolumeMounts": mounts,
     }
@@ -116,7 +111,7 @@ def test_the_api_server_takes_the_manifests(deployed: Deployed, name: str) -> No
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_api_server_takes_the_examples(api: None, path: Path) -> None:
+def test_the_api_server_takes_the_examples(cluster: Cluster, path: Path) -> None:
     kubectl("apply", "--dry-run=server", "--filename", str(path))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 
@@ -9,6 +10,7 @@ import pytest
 from world import GPUMEM, NotAdmitted, Pod, World
 
 T4_MIB = 14913
+PODS = 15 if os.environ.get("NVSHARE_KUBE") == "real" else 40
 
 
 def promised(world: World, pods: dict[Pod, int]) -> Counter[str]:
@@ -41,11 +43,12 @@ def test_a_promise_that_no_card_can_keep_is_refused(world: World) -> None:
         world.wait_running(pod)
 
 
+@pytest.mark.timeout(300)
 def test_no_card_is_promised_more_than_it_has(world: World) -> None:
     chance = random.Random(8)
     here: dict[Pod, int] = {}
     refused = 0
-    for number in range(40):
+    for number in range(PODS):
         if here and chance.random() < 0.3:
             gone = chance.choice(list(here))
             world.delete(gone)
@@ -60,4 +63,4 @@ def test_no_card_is_promised_more_than_it_has(world: World) -> None:
             continue
         here[pod] = size
         assert max(promised(world, here).values()) <= T4_MIB
-    assert refused < 20
+    assert refused < PODS / 2

@@ -192,6 +192,9 @@ bool nvs_config_read(const char *directory, struct nvs_node *node, char *error, 
 
 /* ---- slots.c: processes ---- */
 
+/* The number by which the node knows this process: that of the process table which NVSHARE_SIM_PROC names, or /proc. */
+int nvs_node_pid(void);
+
 /* Claim a slot for this process, charged with `bytes`. -1: no room on the card (or in the table). Lock held. */
 int nvs_slot_claim(struct nvs_node *node, unsigned gpu, bool has_context, uint64_t bytes);
 void nvs_slot_release(struct nvs_node *node, int slot);

@@ -1,5 +1,6 @@
 /* Who uses the node: slots, what they are charged, and what happens when their process is gone. */
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,12 +11,29 @@
 
 #define REAP_EVERY_NS 20000000
 
+/* The node's processes may live in pid namespaces of their own (containers), where each could be number 1. They all
+ * look at one process table, in which each has a number of its own; a container has it mounted where this says. */
+static const char *process_table(void)
+{
+	const char *place = getenv("NVSHARE_SIM_PROC");
+	return place != NULL ? place : "/proc";
+}
+
+int nvs_node_pid(void)
+{
+	char path[PATH_MAX], text[16];
+	snprintf(path, sizeof(path), "%s/self", process_table());
+	ssize_t length = readlink(path, text, sizeof(text) - 1);
+	text[length > 0 ? length : 0] = '\0';
+	return length > 0 ? atoi(text) : getpid();
+}
+
 /* Start time of a process in clock ticks since boot; 0 when it is gone or only its entry is left (a zombie owns
  * nothing). */
 static uint64_t process_start(int pid)
 {
-	char path[40], text[1024];
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	char path[PATH_MAX], text[1024];
+	snprintf(path, sizeof(path), "%s/%d/stat", process_table(), pid);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return 0;
@@ -69,10 +87,11 @@ int nvs_slot_claim(struct nvs_node *node, unsigned gpu, bool has_context, uint64
 		return -1;
 	struct nvs_slot *slot = &node->slots[free_slot];
 	slot->gpu = gpu;
-	slot->start_time = process_start(getpid());
+	int pid = nvs_node_pid();
+	slot->start_time = process_start(pid);
 	slot->has_context = has_context;
-	slot->account = account_of(node, getpid(), slot->start_time, gpu);
-	slot->pid = getpid();
+	slot->account = account_of(node, pid, slot->start_time, gpu);
+	slot->pid = pid;
 	if (node->slot_top <= (uint32_t)free_slot)
 		node->slot_top = (uint32_t)free_slot + 1;
 	uint64_t evicted = 0;
@@ -212,7 +231,7 @@ void nvs_slot_reap(struct nvs_node *node, bool now)
 	if (!now && wall_ns - node->reaped_wall_ns < REAP_EVERY_NS)
 		return;
 	node->reaped_wall_ns = wall_ns;
-	int self = getpid(), judged = 0;
+	int self = nvs_node_pid(), judged = 0;
 	bool alive = true;
 	for (uint32_t i = 0; i < node->slot_top; i++) {
 		struct nvs_slot *slot = &node->slots[i];

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,10 +23,12 @@ MakeNode = Callable[..., sim.SimNode]
 class Program:
     """A test program on a node, talked to by lines."""
 
-    def __init__(self, node: sim.SimNode, source: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, node: sim.SimNode, source: str, env: dict[str, str] | None = None, within: Sequence[str] = ()
+    ) -> None:
         text = "from driver import *\nimport struct, sys, time\n" + textwrap.dedent(source)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", text],
+            [*within, sys.executable, "-c", text],
             env={**os.environ, **node.env(), "PYTHONPATH": str(_HERE), **(env or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -73,8 +75,8 @@ def node(make_node: MakeNode) -> sim.SimNode:
 def start() -> Iterator[Callable[..., Program]]:
     started: list[Program] = []
 
-    def begin(node: sim.SimNode, source: str, env: dict[str, str] | None = None) -> Program:
-        started.append(Program(node, source, env))
+    def begin(node: sim.SimNode, source: str, env: dict[str, str] | None = None, within: Sequence[str] = ()) -> Program:
+        started.append(Program(node, source, env, within))
         return started[-1]
 
     yield begin

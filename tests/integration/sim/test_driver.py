@@ -9,7 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nvshare.gpu.sim import Setup, SimNode
+from nvshare.procfs import children
 
 ROOT = Path(__file__).parents[3]
 Run = Callable[..., str]
@@ -252,6 +255,35 @@ def test_nvml_shows_cards_memory_processes_and_load(node: SimNode, start: Start,
         """,
     )
     assert out.split() == [node.uuids[0], "Tesla", "T4", str(busy.process.pid)]
+
+
+# A container: number 1 of a pid namespace, with a /proc of its own, and the machine's beside it.
+_CONTAINER = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child")
+_ENTER = 'mount --bind /proc "$NVSHARE_SIM_PROC" && mount -t proc proc /proc && exec "$@"'
+
+
+def test_processes_of_containers_are_told_apart_by_the_machines_process_table(
+    node: SimNode, start: Start, tmp_path: Path
+) -> None:
+    possible = subprocess.run([*_CONTAINER, "mount", "-t", "proc", "proc", "/proc"], capture_output=True, check=False)
+    if possible.returncode != 0:
+        pytest.skip("this machine allows no user and pid namespaces")
+    source = """
+        import os
+        d = Driver(); d.alloc(64 << 20); print(os.getpid(), flush=True); sys.stdin.readline()
+        """
+    env = {"NVSHARE_SIM_PROC": str(tmp_path)}
+    programs = [start(node, source, env, (*_CONTAINER, "sh", "-c", _ENTER, "sh")) for _ in range(2)]
+    assert [program.line() for program in programs] == ["1", "1"]
+    below = [children(program.process.pid) for program in programs]
+    contexts = node.counters()[0]["contexts"]
+    assert sorted([one["pid"]] for one in contexts if one["context"]) == sorted(below)
+    programs[0].process.kill()
+    programs[0].process.wait()
+    assert programs[1].process.poll() is None
+    programs[1].tell()
+    programs[1].finish()
+    assert node.counters()[0]["memory_used"] == 0
 
 
 def test_a_program_without_a_node_is_told_what_to_do(node: SimNode) -> None:
