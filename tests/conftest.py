@@ -19,6 +19,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long ones first: at the end no worker is left alone with one of them."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def runtime_directory() -> Iterator[str]:
     # Short, because the path of a unix socket has at most 107 characters.

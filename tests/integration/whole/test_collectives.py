@@ -38,6 +38,7 @@ def test_spinning_cards_beside_a_task_that_fits(node: Node) -> None:
     assert node.status()["counters"]["drops"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("card", "pause", "batch"), [(0, 30, 1), (1, 30, 1), (0, 150, 10)], ids=["first card", "second card", "batches"]
 )
