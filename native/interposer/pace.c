@@ -19,13 +19,13 @@
 #define PATIENCE 4 /* usual lengths of a submission */
 #define PATIENCE_NS (100 * NVS_NS_PER_MS)
 
-static _Atomic uint32_t waiting;
+static _Atomic uint32_t waiting_for_gpu;             /* threads */
 static _Atomic uint64_t crowded_ns[NVS_MAX_DEVICES]; /* in which somebody waited */
 static _Atomic uint64_t crowded_until[NVS_MAX_DEVICES];
 
 uint32_t nvs_pace_waiting(void)
 {
-	return atomic_load(&waiting);
+	return atomic_load(&waiting_for_gpu);
 }
 
 uint64_t nvs_pace_crowded_us(CUdevice device)
@@ -45,7 +45,7 @@ static void note_crowded(CUdevice device, uint64_t since)
 
 void nvs_pace_after_fork(void)
 {
-	atomic_store(&waiting, 0);
+	atomic_store(&waiting_for_gpu, 0);
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -209,7 +209,7 @@ bool nvs_pace_wait(struct nvs_pace *pace)
 	pthread_mutex_unlock(&pace->lock);
 	if (marker.event == NULL)
 		return true;
-	atomic_fetch_add(&waiting, 1);
+	atomic_fetch_add(&waiting_for_gpu, 1);
 	uint64_t since = nvs_now_ns();
 	CUstreamCaptureMode mode = nvs_relax();
 	bool reached = true;
@@ -222,7 +222,7 @@ bool nvs_pace_wait(struct nvs_pace *pace)
 	}
 	nvs_unrelax(mode);
 	note_crowded(device, since);
-	atomic_fetch_sub(&waiting, 1);
+	atomic_fetch_sub(&waiting_for_gpu, 1);
 	pthread_mutex_lock(&pace->lock);
 	if (reached && word == atomic_load(&nvs_gate))
 		learn(pace, &marker, word);
