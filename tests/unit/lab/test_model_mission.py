@@ -40,12 +40,9 @@ def test_the_whole_table_on_two_t4() -> None:
     assert rows[3].its == pytest.approx(103, rel=0.02)
 
 
-@pytest.mark.slow
 def test_twice_the_same_to_the_digit() -> None:
-    shorter = dict.fromkeys(WORKLOADS, 0.01)
-
     def once() -> str:
-        return json.dumps([row.to_dict() for row in Mission(ModelBackend(2, load("T4")), shorter).rows(TESTS)])
+        return json.dumps([row.to_dict() for row in table(ModelBackend(2, load("T4")), **SHORT).values()])
 
     assert once() == once()
 
