@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from itertools import islice
 
 import pytest
 
@@ -20,8 +21,16 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long ones first: at the end no worker is left alone with one of them."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Every worker's part of the list begins with its share of the long ones, so that none comes last."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    rest = iter([item for item in items if not item.get_closest_marker("slow")])
+    part = len(items) // workers
+    dealt: list[pytest.Item] = []
+    for worker in range(workers):
+        long = slow[worker::workers]
+        dealt += [*long, *islice(rest, max(0, part - len(long)))]
+    items[:] = [*dealt, *rest]
 
 
 @pytest.fixture(scope="session", autouse=True)
