@@ -8,6 +8,7 @@ NATIVE := build/native
 SYSTEM_CMAKE := $(shell command -v cmake 2>/dev/null)
 CMAKE := $(or $(SYSTEM_CMAKE),$(BIN)/cmake)
 JOBS ?= $(shell nproc)
+WORKERS = $(shell expr $(JOBS) + 1)
 C_FILES = $(shell git ls-files -co --exclude-standard 'native/*.c' 'native/*.h' 'tests/native/*.c')
 PY_DIRS := src tests benchmarks tools examples docs/verify test_gpu_allocation.py
 
@@ -31,10 +32,10 @@ native: $(if $(SYSTEM_CMAKE),,$(READY)) ## build libnvshare.so and the simulated
 demo: $(READY) native ## a short demonstration, on simulated GPUs where there is no real one
 	@$(BIN)/nvshare demo --json build/demo.json --html build/demo.html
 
+# Most tests that run processes wait for them, so there is one worker more than cores.
 test: $(READY) native ## all tests that need no GPU and no cluster
-	$(BIN)/pytest -n $(JOBS) -m "not simulated and not sanitizer"
-	$(BIN)/pytest -m simulated
-	$(BIN)/pytest -n $(JOBS) -m sanitizer
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not alone"
+	$(BIN)/pytest -m alone
 
 lint: $(READY) ## ruff, mypy strict, import contract, clang-format
 	$(BIN)/ruff check $(PY_DIRS)

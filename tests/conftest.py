@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from itertools import islice
 
 import pytest
 
@@ -18,6 +19,19 @@ for name in [name for name in os.environ if name.startswith("NVSHARE_") and name
 # inherit that; our tests do both.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every worker's part of the list begins with its share of the long ones, so that none comes last."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    rest = iter([item for item in items if not item.get_closest_marker("slow")])
+    part = len(items) // workers
+    dealt: list[pytest.Item] = []
+    for worker in range(workers):
+        long = slow[worker::workers]
+        dealt += [*long, *islice(rest, max(0, part - len(long)))]
+    items[:] = [*dealt, *rest]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,7 +24,7 @@
 
 static uint32_t calls_since_look; /* since the last look at the clock; all guarded by nvs_ordered_lock */
 static uint64_t period_since;
-static uint64_t parked_blocks, parked_bytes; /* since the last drain that was asked for */
+static uint64_t parked_blocks, parked_block_bytes; /* since the last drain that was asked for */
 
 /* ---- giving segments back ---- */
 
@@ -355,12 +355,12 @@ bool nvs_ordered_free(CUdeviceptr p, CUresult *result)
 		return unlock_mistake(p, result);
 	struct nvs_pool *pool = nvs_pool_around(block);
 	parked_blocks++;
-	parked_bytes += block->size;
+	parked_block_bytes += block->size;
 	nvs_block_give(block, &pool->parked, nvs_ordered_epoch);
 	bool destroyed = pool->handle == NULL;
-	bool enough = destroyed || parked_blocks >= PARKED_BLOCKS || parked_bytes > PARKED_BYTES;
+	bool enough = destroyed || parked_blocks >= PARKED_BLOCKS || parked_block_bytes > PARKED_BYTES;
 	if (enough)
-		parked_blocks = parked_bytes = 0;
+		parked_blocks = parked_block_bytes = 0;
 	bool look = unlock_and_look();
 	if (enough)
 		nvs_lanes_drain(FREE_WAIT_MS);
@@ -420,5 +420,5 @@ void nvs_ordered_after_fork(void)
 {
 	nvs_lanes_after_fork();
 	nvs_pools_after_fork();
-	parked_blocks = parked_bytes = 0;
+	parked_blocks = parked_block_bytes = 0;
 }

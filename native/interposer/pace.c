@@ -21,12 +21,12 @@
 
 #define LATENCY_NS (100 * NVS_NS_PER_US) /* what is in flight for longer keeps the GPU at work */
 
-static _Atomic uint32_t waiting;
+static _Atomic uint32_t waiting_for_gpu; /* threads */
 static _Atomic uint64_t behind_ns[NVS_MAX_DEVICES]; /* in which work was in flight, as far as it was seen */
 
 uint32_t nvs_pace_waiting(void)
 {
-	return atomic_load(&waiting);
+	return atomic_load(&waiting_for_gpu);
 }
 
 uint64_t nvs_pace_behind_us(CUdevice device)
@@ -36,7 +36,7 @@ uint64_t nvs_pace_behind_us(CUdevice device)
 
 void nvs_pace_after_fork(void)
 {
-	atomic_store(&waiting, 0);
+	atomic_store(&waiting_for_gpu, 0);
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -200,7 +200,7 @@ bool nvs_pace_wait(struct nvs_pace *pace)
 	pthread_mutex_unlock(&pace->lock);
 	if (marker.event == NULL)
 		return true;
-	atomic_fetch_add(&waiting, 1);
+	atomic_fetch_add(&waiting_for_gpu, 1);
 	CUstreamCaptureMode mode = nvs_relax();
 	bool reached = true;
 	if (nvs_context_count(NVS_ANY_DEVICE) > 1) {
@@ -211,7 +211,7 @@ bool nvs_pace_wait(struct nvs_pace *pace)
 		nvs_real.cuEventSynchronize(marker.event);
 	}
 	nvs_unrelax(mode);
-	atomic_fetch_sub(&waiting, 1);
+	atomic_fetch_sub(&waiting_for_gpu, 1);
 	pthread_mutex_lock(&pace->lock);
 	if (reached && word == atomic_load(&nvs_gate))
 		learn(pace, &marker, word);

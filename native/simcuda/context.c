@@ -1,6 +1,5 @@
 /* Contexts: each takes its share of the card and has a queue of its own. */
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "sim.h"
 #include "vspace.h"
@@ -11,9 +10,10 @@ enum { PROHIBITED = 2, EXCLUSIVE_PROCESS = 3 };
 static bool is_allowed(const struct nvs_node *node, unsigned gpu)
 {
 	bool alone = true;
+	int own = nvs_node_pid();
 	for (uint32_t i = 0; i < node->slot_top; i++) {
 		const struct nvs_slot *slot = &node->slots[i];
-		bool other = slot->pid != 0 && slot->pid != getpid();
+		bool other = slot->pid != 0 && slot->pid != own;
 		alone = alone && !(other && slot->gpu == gpu && slot->has_context);
 	}
 	int mode = node->setup.compute_mode;

@@ -27,6 +27,7 @@
 #define FAKE_CONTEXT ((CUcontext)0x10)
 #define FAKE_STREAMS 16
 #define FAKE_FIRST_STREAM 0x100
+#define FAKE_HELD UINT64_MAX /* cost of a launch that ends when the test lets go */
 
 struct fake_stream {
 	uint64_t busy_until;
@@ -41,13 +42,14 @@ struct fake_event {
 static struct {
 	pthread_mutex_t lock;
 	struct fake_stream streams[FAKE_STREAMS]; /* the first is the legacy stream */
-	_Atomic uint64_t cost;                    /* of a launch, ns */
+	_Atomic uint64_t cost;                    /* of a launch, ns; or FAKE_HELD */
+	_Atomic uint64_t let_go_at;               /* when all that was held ends; FAKE_HELD: not yet */
 	_Atomic uint64_t launches, captured, most_in_flight;
 	uint64_t done_at[1 << 16]; /* of each launch */
 	_Atomic uint64_t timing_events_recorded;
 	_Atomic int pushed; /* contexts, less those popped */
 	void (*on_launch)(void);
-} fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .streams = {{.alive = true, .blocking = true}}};
+} fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .streams = {{.alive = true, .blocking = true}}, .let_go_at = FAKE_HELD};
 
 struct nvs_real nvs_real;
 
@@ -105,20 +107,32 @@ static bool fake_any_capture(void)
 	return false;
 }
 
+static uint64_t fake_moment(uint64_t at)
+{
+	return at == FAKE_HELD ? atomic_load(&fake.let_go_at) : at;
+}
+
+/* What is held ends now, and launches cost nothing from here on. Once per process. */
+static inline void fake_let_go(void)
+{
+	fake.cost = 0;
+	fake.let_go_at = nvs_now_ns();
+}
+
 /* When everything in the stream so far is finished. The legacy stream follows all blocking ones. */
 static uint64_t fake_end(struct fake_stream *stream)
 {
-	uint64_t end = stream->busy_until;
+	uint64_t end = fake_moment(stream->busy_until);
 	for (int i = 0; stream == &fake.streams[0] && i < FAKE_STREAMS; i++)
-		if (fake.streams[i].blocking && fake.streams[i].busy_until > end)
-			end = fake.streams[i].busy_until;
+		if (fake.streams[i].blocking && fake_moment(fake.streams[i].busy_until) > end)
+			end = fake_moment(fake.streams[i].busy_until);
 	return end;
 }
 
 static uint64_t fake_in_flight(void)
 {
 	uint64_t count = 0, now = nvs_now_ns();
-	for (uint64_t i = fake.launches; i > 0 && fake.done_at[(i - 1) & 0xffff] > now; i--)
+	for (uint64_t i = fake.launches; i > 0 && fake_moment(fake.done_at[(i - 1) & 0xffff]) > now; i--)
 		count++;
 	return count;
 }
@@ -135,7 +149,9 @@ static CUresult fake_launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz,
 		fake.captured++;
 	} else {
 		uint64_t now = nvs_now_ns(), start = fake_end(stream);
-		stream->busy_until = (start > now ? start : now) + fake.cost;
+		uint64_t cost = fake.cost;
+		bool held = start == FAKE_HELD || cost == FAKE_HELD;
+		stream->busy_until = held ? FAKE_HELD : (start > now ? start : now) + cost;
 		fake.done_at[fake.launches & 0xffff] = stream->busy_until;
 		fake.launches++;
 		uint64_t in_flight = fake_in_flight();
@@ -177,7 +193,7 @@ static CUresult fake_event_record(CUevent event, CUstream handle)
 static uint64_t fake_event_at(CUevent event)
 {
 	pthread_mutex_lock(&fake.lock);
-	uint64_t at = ((struct fake_event *)event)->at;
+	uint64_t at = fake_moment(((struct fake_event *)event)->at);
 	pthread_mutex_unlock(&fake.lock);
 	return at;
 }
@@ -189,9 +205,9 @@ static CUresult fake_event_query(CUevent event)
 
 static CUresult fake_event_synchronize(CUevent event)
 {
-	uint64_t at = fake_event_at(event), now = nvs_now_ns();
-	if (at > now)
-		nvs_sleep_ns(at - now);
+	uint64_t at, now;
+	while ((at = fake_event_at(event)) > (now = nvs_now_ns()))
+		nvs_sleep_ns(at == FAKE_HELD ? 100 * NVS_NS_PER_US : at - now);
 	return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,6 @@
 /* How much work is in flight while the gate is PACED, and what the samples say the work costs. */
+#include "hand_clock.h"
+
 #include "fake_gpu.h"
 
 #include "../../native/interposer/gate.c"

@@ -118,14 +118,14 @@ static void work_that_does_not_end_is_reported_as_stuck_and_goes_on(void)
 	registered(NVS_SCHED_ON);
 	running(7, NVS_FLAG_EXCLUSIVE, 0);
 	CHECK(nvs_gate_state() == NVS_GATE_PACED);
-	fake.cost = 500 * NVS_NS_PER_MS;
+	fake.cost = FAKE_HELD;
 	fake_submit(NULL);
 	SCHEDULER_SEND(NVS_DROP_LOCK, struct nvs_drop_lock message = {.grant = 7, .deadline_ms = 5});
 	expect_release(7, NVS_RELEASE_STUCK);
 	CHECK(nvs_gate_state() == NVS_GATE_OPEN);
 	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
 	/* WHEN the scheduler tries again, THEN it may succeed */
-	fake.cost = 0;
+	fake_let_go();
 	SCHEDULER_SEND(NVS_DROP_LOCK, struct nvs_drop_lock message = {.grant = 7, .deadline_ms = 60000});
 	expect_release(7, NVS_RELEASE_TOLD);
 }
@@ -142,13 +142,14 @@ static void an_idle_holder_gives_up_its_turn_only_when_others_wait(void)
 static void a_contended_turn_ends_by_itself_after_its_quantum(void)
 {
 	registered(NVS_SCHED_ON);
-	fake.cost = NVS_NS_PER_MS;
+	fake.cost = FAKE_HELD; /* busy all the time: not idle */
 	running(7, NVS_FLAG_EXCLUSIVE | NVS_FLAG_CONTENDED, 100);
-	pthread_t submitter = start_submitting(2000); /* busy all the time: not idle */
+	pthread_t submitter = start_submitting(2 * NVS_WINDOW_MAX);
+	wait_for_gate(NVS_GATE_SHUT);
+	fake_let_go();
 	expect_release(7, NVS_RELEASE_ENDED);
 	struct nvs_req_lock asked; /* the submitter is still at it */
 	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
-	fake.cost = 0;
 	grant(0, 8, 0, 0);
 	pthread_join(submitter, NULL);
 }

@@ -85,7 +85,8 @@ static void expect(unsigned long long total, unsigned long long used, bool reser
 
 /* ---- lists of processes: of ourselves, a mate of the same run, and strangers ---- */
 
-enum { MATE = 20, STRANGER = 30, AWAY = 40 };
+/* Above every process id that Linux gives, so that none of them is ever our own. */
+enum { MATE = 0x1000020, STRANGER = 0x1000030, AWAY = 0x1000040 };
 static unsigned fake_strangers = 1;
 
 static unsigned fill(nvmlProcessInfo_v2_t *infos)

@@ -87,11 +87,17 @@ class _Worker:
         """Wait for its lease; the errors of a lease."""
         try:
             granted = self.process.wait_granted()
-            send(self.connection, self._preparation)
+            self._prepare()
         except BaseException:
             self.close()
             raise
         return granted
+
+    def _prepare(self) -> None:
+        try:
+            send(self.connection, self._preparation)
+        except OSError as error:
+            raise self._death() from error
 
     def do(self, task: _Task) -> tuple[bool, Any]:
         """Its answer. ``WorkerTimeout``, ``WorkerKilled`` or ``LeaseLost`` when there is none."""

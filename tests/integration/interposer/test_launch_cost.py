@@ -48,7 +48,6 @@ def test_only_the_cost_of_an_object_itself_is_counted(launch_cost: Any) -> None:
 
 
 @pytest.mark.simulated
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("what", ["launches", "turns", "pairs"])
 def test_frequent_calls_are_cheap(launch_cost: Any, what: str) -> None:
     # GIVEN 10,000 launches, or allocations and frees in stream order, under the library WHEN callgrind counts

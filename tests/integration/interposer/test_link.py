@@ -441,6 +441,7 @@ def run_in_turns(scheduler: ScriptedScheduler, program: Program, line: str, leng
     return ended
 
 
+@pytest.mark.alone
 def test_what_busy_work_uses_is_billed_turn_by_turn(scheduler: ScriptedScheduler, start: Start) -> None:
     # GIVEN 300 ms of work in kernels of 1 ms WHEN it runs in turns of 50 ms
     program = start()
@@ -455,6 +456,7 @@ def test_what_busy_work_uses_is_billed_turn_by_turn(scheduler: ScriptedScheduler
     assert sum(over.busy_us for over in ended) >= 0.8 * used
 
 
+@pytest.mark.alone
 def test_launch_bound_work_is_told_from_busy_work(scheduler: ScriptedScheduler, start: Start) -> None:
     # GIVEN kernels that take a fraction of what launching them takes WHEN they run in turns
     program = start()
@@ -465,6 +467,7 @@ def test_launch_bound_work_is_told_from_busy_work(scheduler: ScriptedScheduler, 
     assert sum(over.busy_us for over in ended) < 0.6 * used
 
 
+@pytest.mark.alone
 def test_pauses_between_bursts_are_not_billed(scheduler: ScriptedScheduler, start: Start) -> None:
     # GIVEN a program that may run until it is told not to
     program = start()

@@ -62,6 +62,7 @@ def measured(found: Callable[[], float], expected: float) -> float:
     return found()
 
 
+@pytest.mark.slow
 def test_every_kind_of_task_works_alone_with_and_without_nvshare(stage: LiveStage) -> None:
     for kind in (ADD, MATMUL, GRAPH, TRAINING, LAUNCH):
         for how in (NATIVE, NVSHARE):
@@ -71,6 +72,7 @@ def test_every_kind_of_task_works_alone_with_and_without_nvshare(stage: LiveStag
             assert speed > 0, name
 
 
+@pytest.mark.alone
 def test_a_graph_is_as_fast_as_its_kernels(stage: LiveStage) -> None:
     stage.call_up([Name(NATIVE, GRAPH)])
     speed = measured(lambda: play(stage, Scene([Name(NATIVE, GRAPH)], (), SECONDS, 0.1))[0], 1 / GRAPH_SECONDS)
@@ -78,6 +80,7 @@ def test_a_graph_is_as_fast_as_its_kernels(stage: LiveStage) -> None:
     assert speed == pytest.approx(1 / GRAPH_SECONDS, rel=TOLERANCE)
 
 
+@pytest.mark.alone
 def test_a_native_pair_shares_what_time_slicing_leaves(stage: LiveStage) -> None:
     kinds = (ADD, MATMUL)
     tasks = cast(NATIVE, kinds)
@@ -92,6 +95,7 @@ def test_a_native_pair_shares_what_time_slicing_leaves(stage: LiveStage) -> None
     assert measured(total, left) == pytest.approx(left, rel=TOLERANCE)
 
 
+@pytest.mark.alone
 def test_bursts_come_as_often_as_they_should_and_take_what_their_work_takes(stage: LiveStage) -> None:
     tasks = [Name(NATIVE, BURSTY), Name(NATIVE, INTERACTIVE)]
     stage.call_up(tasks)
@@ -106,7 +110,7 @@ def test_bursts_come_as_often_as_they_should_and_take_what_their_work_takes(stag
 
 def test_quotas_and_priorities_reach_the_scheduler_while_tasks_work(stage: LiveStage, place: Place) -> None:
     tasks = cast(NVSHARE, (ADD, ADD))
-    stage.call_up(tasks)
+    stage.call_up([Name(NATIVE, ADD), *tasks])  # natively, for how long a step takes
 
     def limits() -> set[tuple[int | None, str | None]]:
         with Connection(place.socket) as connection:

@@ -91,6 +91,7 @@ def measured_again(row: Row, place: Place, parts: dict[str, float]) -> Row:
     return replace(again, model_ratio=row.model_ratio)
 
 
+@pytest.mark.alone
 def test_the_mission_on_a_simulated_node_agrees_with_the_model(place: Place) -> None:
     # GIVEN the same shortened scenarios
     profile = load("T4")
@@ -111,6 +112,7 @@ def test_the_mission_on_a_simulated_node_agrees_with_the_model(place: Place) -> 
     assert {task.gpu for row in rows for task in row.details} == set(place.uuids)
 
 
+@pytest.mark.alone
 def test_busy_tasks_that_fit_lose_less_than_time_slicing_takes() -> None:
     # GIVEN busy tasks that take compute turns, at the speed of life: handing a card over takes this host's own time
     parts = shortening(load("T4"), 2 * SOLO_WALL_SECONDS, in_turns=0.0)
@@ -123,6 +125,7 @@ def test_busy_tasks_that_fit_lose_less_than_time_slicing_takes() -> None:
     assert [row.messages for row in rows if not row.passed] == []
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("variant", ["serial", "auto"])
 def test_tasks_that_do_not_fit_finish_as_if_one_after_the_other(place: Place, variant: str) -> None:
     # GIVEN two tasks on each card, together larger than it
@@ -146,6 +149,7 @@ def test_tasks_that_do_not_fit_finish_as_if_one_after_the_other(place: Place, va
         assert all(any(host for _, _, host in task.memory) for task in card.tasks)
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(not os.environ.get("NVSHARE_SOAK"), reason="half a minute at the speed of life; part of make soak")
 def test_a_survivor_is_back_at_its_solo_speed() -> None:
     # GIVEN two tasks that do not fit together, on a card as fast as life
@@ -176,6 +180,7 @@ def declared() -> Iterator[Place]:
         yield found
 
 
+@pytest.mark.alone
 def test_tasks_that_do_not_fit_change_places_at_the_speed_of_the_link(declared: Place) -> None:
     # GIVEN the link's own speed, by plain copies
     profile = load("A100-40G")
@@ -191,6 +196,7 @@ def test_tasks_that_do_not_fit_change_places_at_the_speed_of_the_link(declared: 
     assert row.of_limit >= 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", eviction.CASES)
 def test_switches_move_what_does_not_fit_and_no_more(declared: Place, sizes: tuple[int, ...]) -> None:
     profile = load("A100-40G")
@@ -221,6 +227,7 @@ def left_behind(name: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_demo_shows_four_scenes_and_leaves_nothing_behind(tmp_path: Path) -> None:
     target = tmp_path / "demo.json"
     process = nvshare("demo", "--json", str(target))

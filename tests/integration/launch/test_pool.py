@@ -28,6 +28,7 @@ from nvshare.launch import (
     WrongDevice,
     lease,
 )
+from nvshare.launch.supervised import Granted, Supervised
 
 MIB = 1 << 20
 
@@ -58,6 +59,27 @@ def test_a_pool_that_gets_no_lease_says_so(make_node: Callable[[str], LaunchNode
         pool.submit(acts.square, 1).result(PATIENCE)
     with GpuPool(1, mem="1TiB") as pool, pytest.raises(LeaseRefused):
         pool.submit(acts.square, 1).result(PATIENCE)
+
+
+def test_a_worker_killed_before_it_hears_anything_is_a_killed_worker(
+    node: LaunchNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN a worker that is killed when its lease has just been granted
+    granted = Supervised.wait_granted
+
+    def granted_and_killed(process: Supervised) -> Granted:
+        monkeypatch.undo()
+        lease_of_it = granted(process)
+        assert procfs.kill(process.pid, PATIENCE)
+        return lease_of_it
+
+    with GpuPool(1) as pool:
+        monkeypatch.setattr(Supervised, "wait_granted", granted_and_killed)
+        # THEN that is what its task is told, and the next one has another worker
+        with pytest.raises(WorkerKilled, match="SIGKILL"):
+            pool.submit(acts.square, 1).result(PATIENCE)
+        assert pool.submit(acts.square, 2).result(PATIENCE) == 4
+    node.await_clean()
 
 
 def test_an_answer_that_cannot_be_read_fails_only_its_own_future(node: LaunchNode) -> None:

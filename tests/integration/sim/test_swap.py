@@ -314,6 +314,7 @@ for i in range(count):
     )
 
 
+@pytest.mark.alone
 def test_chunks_queued_back_to_back_take_what_the_link_says(node: SimNode, run: Run) -> None:
     # GIVEN 64 copies of 128 MiB in one stream at ten times the speed of life / THEN both clocks agree with the profile
     out = run(
@@ -341,6 +342,7 @@ for copy, rate in ((lambda i: d.cuMemcpyDtoHAsync_v2(hosts[i], p + i * chunk, ch
         assert wall == pytest.approx(1, rel=0.1)
 
 
+@pytest.mark.alone
 def test_one_leaves_one_arrives_and_a_third_computes_at_full_speed(node: SimNode, start: Start) -> None:
     mover = (
         REGISTER
@@ -381,6 +383,7 @@ print(d.elapsed(marks[0], marks[2]) / 0.6)
     assert [float(program.finish()) for program in programs] == pytest.approx([1, 1, 1], rel=0.02)
 
 
+@pytest.mark.alone
 def test_pinning_and_mapping_take_the_time_of_a_real_driver(make_node: Callable[..., SimNode], run: Run) -> None:
     # Calls may take longer when the machine is busy, never less.
     node = make_node(speed=2.0)

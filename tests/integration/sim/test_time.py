@@ -9,7 +9,7 @@ import pytest
 
 from nvshare.gpu.sim import SimNode
 
-pytestmark = pytest.mark.simulated
+pytestmark = [pytest.mark.simulated, pytest.mark.alone]
 
 Run = Callable[..., str]
 Start = Callable[..., Any]

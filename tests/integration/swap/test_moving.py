@@ -111,7 +111,6 @@ def test_buffers_are_ready_before_memory_has_to_leave(node: sim.SimNode, mover: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", [MAPPED, UNIFIED, ORDERED], ids=["mapped", "unified", "ordered"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_contents_survive_hundreds_of_rounds(

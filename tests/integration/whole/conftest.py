@@ -21,7 +21,7 @@ from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
 
 HOLDER = Path(__file__).with_name("holder.py")
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Task:
@@ -173,7 +173,7 @@ class Node:
                 if satisfied(status):
                     return status
             assert time.monotonic() < deadline, self.log.read_text()
-            threading.Event().wait(0.01)
+            threading.Event().wait(0.03)  # the scheduler has to answer each time
 
     def close(self) -> None:
         for task in self.tasks:

@@ -140,7 +140,7 @@ class Kept:
     blocks: dict[int, bytes] = field(default_factory=dict)  # by offset
 
     def expected(self, offset: int, size: int) -> bytearray:
-        content = bytearray(self.word.to_bytes(4, "little") * (size // 4))
+        content = bytearray(self.word.to_bytes(4, "little")) * (size // 4)
         for at, block in self.blocks.items():
             if offset <= at < offset + size:
                 content[at - offset : at - offset + len(block)] = block
@@ -182,9 +182,9 @@ class Scribbler:
             self.memory.free(self.kept.pop(self.random.randrange(len(self.kept))).pointer)
 
     def check(self, one: Kept, offset: int, size: int) -> None:
-        buffer = array.array("B", bytes(size))
+        buffer = bytearray(size)
         self.context.read(one.pointer + offset, buffer)
-        if buffer.tobytes() != bytes(one.expected(offset, size)):
+        if buffer != one.expected(offset, size):
             print(f"WRONG: {size} bytes at {offset} of an allocation of {one.size}", flush=True)
             sys.exit(1)
 

@@ -38,6 +38,7 @@ def test_spinning_cards_beside_a_task_that_fits(node: Node) -> None:
     assert node.status()["counters"]["drops"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("card", "pause", "batch"), [(0, 30, 1), (1, 30, 1), (0, 150, 10)], ids=["first card", "second card", "batches"]
 )
@@ -51,7 +52,7 @@ def test_spinning_cards_in_turns_with_a_task_that_does_not_fit(node: Node, card:
     spinning = collective(node, 700, pause, batch)
     # THEN it comes to its end, its cards are granted and dropped together
     passed(spinning)
-    assert node.status()["counters"]["switches"] >= 2
+    node.await_status(lambda status: status["counters"]["switches"] >= 2)
     third.kill()
     log = node.log.read_text()
     assert "stuck" not in log

@@ -26,6 +26,7 @@ def finished(task: Task) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 def test_tasks_survive_kill_of_scheduler(node: Node) -> None:
     # GIVEN four tasks running on two cards
     tasks = [node.workload("add-small", "--iterations", "6000", gpu=i % 2) for i in range(4)]
@@ -45,6 +46,7 @@ def test_tasks_survive_kill_of_scheduler(node: Node) -> None:
     assert all(finished(task)["passed"] for task in tasks)
 
 
+@pytest.mark.alone
 def test_death_of_holder_grants_the_next_at_once(node: Node) -> None:
     # GIVEN serial mode, a task that holds the card and one that waits for it
     node.set(mode="serial", quantum=60)
@@ -121,6 +123,7 @@ def test_required_scheduler_that_is_missing_is_an_error(node: Node, tmp_path: Pa
     assert any("NVSHARE_REQUIRE" in line for _, line in task.said)
 
 
+@pytest.mark.slow
 def test_hung_scheduler_does_not_freeze_tasks(node: Node) -> None:
     # GIVEN a task that is registered, and a scheduler that stops answering
     registered = node.holder()

@@ -22,6 +22,7 @@ def submissions(status: dict[str, Any], pid: int) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_a_busy_neighbour_goes_on_while_a_task_grows_beyond_the_card_and_shrinks_again(node: Node) -> None:
     # GIVEN a busy task of 400 MB and one of 400 MiB on a card declared at 1 GiB
     node.kill_scheduler()

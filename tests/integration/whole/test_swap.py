@@ -72,6 +72,7 @@ def test_every_byte_survives_hundreds_of_switches_and_kills(small: Node, backend
 
 
 @pytest.mark.simulated
+@pytest.mark.slow
 def test_stream_ordered_memory_survives_switches(small: Node) -> None:
     # GIVEN two tasks that allocate and free in stream order and do not fit together, beside one that allocates plainly
     tasks = [

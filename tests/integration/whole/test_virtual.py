@@ -30,7 +30,6 @@ def client(status: dict[str, Any], task: Task) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("memory", "mib", "card"), [("segments", 900, "1GiB"), ("arena", 1000, "4GiB")])
 def test_every_byte_survives_switches(node: Node, memory: str, mib: int, card: str) -> None:
     # GIVEN a card that is too small for a task with virtual memory of its own and a neighbour

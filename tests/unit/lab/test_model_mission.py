@@ -24,6 +24,7 @@ def table(backend: ModelBackend, **shorten: float) -> dict[int, Row]:
     return {row.test: row for row in Mission(backend, shorten).rows(FITTING) if row.test}
 
 
+@pytest.mark.slow
 def test_the_whole_table_on_two_t4() -> None:
     rows = table(ModelBackend(2, load("T4")))
     # THEN tasks alone cost at most half a percent, idle ones together and busy ones in turns at most 2 %
@@ -41,7 +42,7 @@ def test_the_whole_table_on_two_t4() -> None:
 
 def test_twice_the_same_to_the_digit() -> None:
     def once() -> str:
-        return json.dumps([row.to_dict() for row in Mission(ModelBackend(2, load("T4")), SHORT).rows(TESTS)])
+        return json.dumps([row.to_dict() for row in table(ModelBackend(2, load("T4")), **SHORT).values()])
 
     assert once() == once()
 
