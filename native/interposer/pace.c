@@ -21,7 +21,7 @@
 
 #define LATENCY_NS (100 * NVS_NS_PER_US) /* what is in flight for longer keeps the GPU at work */
 
-static _Atomic uint32_t waiting_for_gpu; /* threads */
+static _Atomic uint32_t waiting_for_gpu;            /* threads */
 static _Atomic uint64_t behind_ns[NVS_MAX_DEVICES]; /* in which work was in flight, as far as it was seen */
 
 uint32_t nvs_pace_waiting(void)
