@@ -67,6 +67,7 @@ class RealWorld:
         self._start("nvshare-pod-watch")
         with self._registering():
             self._start("nvshare-device-plugin", "--simulated", str(self._node.directory))
+        wait_for("the watch of pods", lambda: self.scheduler_status()["scheduler"]["pod_watch"])
 
     def _start(self, program: str, *options: str) -> None:
         env = {**self._node.env(), "NVSHARE_SOCK": str(SOCKET), "NODE_NAME": NODE}

@@ -3,8 +3,8 @@
 A message may tell of many pods. It is carried out in small steps with everything else in between, so that no number of
 pods delays a decision; the answer comes after the last step.
 
-While a watcher is there, a process of a pod that it has not told of yet waits a moment for it, so that its quota holds
-from the beginning. What was told is kept in a file too: a scheduler that is started anew knows it at once.
+Where there is or was a watcher, a process of a pod that it has not told of yet waits a moment for it, so that its quota
+holds from the beginning. What was told is kept in a file too: a scheduler that is started anew knows it at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOG = logging.getLogger("nvshare")
 MAX_PODS = 4096  # known at once; a node has some hundreds at most
 READ_PER_STEP = 16
 CHANGED_PER_STEP = 4  # 0.03 ms, or ten times that where they have processes; a step costs the loop as much by itself
-UNKNOWN_WAIT = 1.0  # seconds that a process waits until its pod is told of
+UNKNOWN_WAIT = 1.5  # seconds that a process waits until its pod is told of; the library gives up after two
 SAVE_PERIOD = 1.0  # seconds between two looks at whether there is something new to keep
 _UID = re.compile(r"[0-9a-f-]{1,64}")
 _NAME = re.compile(r"[a-z0-9.-]{1,253}")  # of pods and of namespaces
@@ -124,6 +124,7 @@ class PodDesk:
         self._known: dict[str, Pod] = {}  # by uid
         self._named: dict[str, str] = {}  # namespace/name -> uid
         self._watchers: set[ClientConnection] = set()  # those who have told of all pods
+        self._is_watched = False  # now, or it was before: then a watcher will come back
         self._awaited: dict[str, list[Callable[[], None]]] = {}  # uid -> who waits for it
         self._unsaved = False
         self._saving = False
@@ -138,6 +139,11 @@ class PodDesk:
         """Whether this group is a pod whose name the API told: what its clients say of it does not count."""
         return group.removeprefix("pod:") in self._known
 
+    @property
+    def watched(self) -> bool:
+        """Whether somebody is there who has told of all pods and goes on to do so."""
+        return bool(self._watchers)
+
     def group_named(self, title: str) -> str | None:
         """The group of the pod that the API calls ``namespace/name``."""
         uid = self._named.get(title)
@@ -145,7 +151,7 @@ class PodDesk:
 
     def when_known(self, uid: str | None, proceed: Callable[[], None]) -> bool:
         """Call ``proceed`` when this pod has been told of, or will not be; False: there is nothing to wait for."""
-        if uid is None or uid in self._known or not self._watchers:
+        if uid is None or uid in self._known or not self._is_watched:
             return False
         self._awaited.setdefault(uid, []).append(proceed)
         self._daemon.loop.call_later(UNKNOWN_WAIT, self._wait_no_more, uid, proceed)
@@ -218,6 +224,7 @@ class PodDesk:
         if more:
             return set()
         connection.pods_listed = None
+        self._is_watched = True
         if not connection.closed:
             self._watchers.add(connection)
         return self._known.keys() - listed
@@ -247,6 +254,7 @@ class PodDesk:
         except (OSError, ValueError, control.ControlError) as error:
             _LOG.warning("What was known of pods is lost until they are told of again (%s: %s)", self._file, error)
             return
+        self._is_watched = self._file is not None
         for pod in pods:
             self._see(pod)
         self._unsaved = False

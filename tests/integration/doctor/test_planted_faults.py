@@ -239,6 +239,7 @@ def test_a_task_that_was_stopped_and_keeps_its_memory(patient: Patient) -> None:
     start_scheduler(patient)
     sharing = {"LD_PRELOAD": str(native.interposer()), "NVSHARE_SOCK": str(patient.node.socket)}
     with stranger({**patient.environ, **sharing}) as pid:
+        await_status(patient.node.socket, lambda status: status["clients"][0]["gpus"][0]["resident"] >= 512 << 20)
         os.kill(pid, signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)  # it has stopped when this returns
         try:

@@ -51,6 +51,7 @@ class DoublesWorld:
             self.kubelet.start()
             self.start_plugin()
             self.kubelet.wait_listed(GPU)
+            wait_until(lambda: self.scheduler_status()["scheduler"]["pod_watch"], "the watch of pods")
         except BaseException:
             self.close()
             raise

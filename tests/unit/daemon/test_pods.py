@@ -267,14 +267,21 @@ def test_process_that_ends_while_it_waits_is_forgotten(node):
     assert node.clients() == ()
 
 
-@pytest.mark.parametrize("watcher", ["none", "gone", "began"])
-def test_nobody_waits_where_no_watcher_knows_all_pods(node, watcher):
-    if watcher != "none":
-        one = node.connect()
-        told(node, one, pods=[], whole=True, more=watcher == "began")
-        if watcher == "gone":
-            one.connection.connection_lost(None)
+@pytest.mark.parametrize("watcher", ["none", "began"])
+def test_nobody_waits_where_no_watcher_has_told_of_all_pods(node, watcher):
+    if watcher == "began":
+        told(node, node.connect(), pods=[], whole=True, more=True)
     assert node.task(7, UID).said(wire.SchedOn)
+
+
+def test_process_waits_for_a_watcher_that_will_come_back(node):
+    one = node.connect()
+    told(node, one, pods=[], whole=True)
+    one.connection.connection_lost(None)
+    task = node.task(7, UID)
+    assert not task.said(wire.SchedOn)
+    told(node, node.connect(), pods=[pod(mem=GIB)], whole=True)
+    assert task.said(wire.UpdateLimit)[0].mem_limit == GIB
 
 
 def test_process_outside_of_pods_waits_for_nobody(node):
