@@ -409,7 +409,8 @@ class Daemon:
 
     def _write_status(self, snapshot: Snapshot, asked: list[ClientConnection]) -> None:
         """In a thread of its own: turning a snapshot into text takes longer than taking it."""
-        answer = control.status_reply({**snapshot.to_dict(), "scheduler": {**self._about, "pod_watch": self._pods.watched}})
+        about = {**self._about, "pod_watch": self._pods.watched}
+        answer = control.status_reply({**snapshot.to_dict(), "scheduler": about})
         with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
             self.loop.call_soon_threadsafe(self._tell_status, answer, asked)
 
