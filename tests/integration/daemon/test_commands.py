@@ -27,7 +27,7 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 import conftest
 from nvshare.wire import messages as wire
 for name in sys.argv[2:]:
-    signal.signal(signal.Signals["SIG" + name], lambda *_, name=name: print(name, flush=True))
+    signal.signal(signal.Signals["SIG" + name], lambda *_, name=name: os.write(1, f"{{name}}\\n".encode()))
 client = conftest.WireClient(pathlib.Path(os.environ["NVSHARE_SOCK"]))
 client.register(sys.argv[1])
 client.send(wire.ReqLock(0))
@@ -226,7 +226,8 @@ class TestRun:
         assert err.count("the task waits inside the GPU driver and does not react; ending it\n") == 1
 
     def test_command_that_does_not_wait_may_be_interrupted_often(self, scheduler):
-        script = "import signal\nsignal.signal(2, lambda *_: print('INT', flush=True))\n" + FOREVER
+        # Without a buffer, which could be in use when the next one comes.
+        script = "import os, signal\nsignal.signal(2, lambda *_: os.write(1, b'INT\\n'))\n" + FOREVER
         process = run(scheduler, "--", sys.executable, "-c", script)
         assert process.stdout.readline() == "up\n"
         for _ in range(4):
