@@ -37,6 +37,9 @@ def command(logs: tuple[str, ...], expect: str | None, json_path: Path | None, s
 
     Exit code: 0 told, 1 not as expected, 2 nothing can be told from these logs.
     """
+    for option, path in (("--json", json_path), ("--svg", svg_path)):
+        if path is not None and path.resolve() in [Path(name).resolve() for name in logs]:
+            fail(f"{option} {path}: that is one of the logs: name another file", 2)
     try:
         story = tell([lines.read(name, _text(name)) for name in dict.fromkeys(logs)])
         verdict = judge(story)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from nvshare import __version__, config, native
-from nvshare.cli.options import SIZE, PlainCommand, Seconds, fail
+from nvshare.cli.options import SIZE, Finite, PlainCommand, Seconds, fail
 from nvshare.gpu.cards import CardWatch
 
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
@@ -29,7 +29,7 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 )
 @click.option(
     "--memory-ratio",
-    type=click.FloatRange(*config.MEMORY_OVERSUB_BOUNDS),
+    type=Finite(*config.MEMORY_OVERSUB_BOUNDS),
     help="How much of a GPU's memory may be promised, in times of what it has. "
     "Default 1 (NVSHARE_GPU_MEMORY_OVERSUB_RATIO).",
 )

@@ -26,7 +26,7 @@ def docker_arguments(library: Path, socket: Path) -> list[str]:
     restarted scheduler makes a new one."""
     return [
         "-v", f"{library}:{_LIBRARY_INSIDE}:ro",
-        "-v", f"{socket.parent}:{_SOCKETS_INSIDE}",
+        "-v", f"{socket.parent}:{_SOCKETS_INSIDE}:ro",
         "-e", f"LD_PRELOAD={_LIBRARY_INSIDE}",
         "-e", f"NVSHARE_SOCK={_SOCKETS_INSIDE}/{socket.name}",
     ]  # fmt: skip

@@ -37,16 +37,20 @@ class _Size(_Parameter):
 SIZE = _Size()
 
 
-class Seconds(click.FloatRange):
-    """A number of seconds; neither infinite nor no number at all."""
+class Finite(click.FloatRange):
+    """A number; neither infinite nor no number at all."""
 
-    name = "seconds"
+    name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is not a number of seconds.", param, ctx)
+            self.fail(f"{value} is not a number{' of seconds' if self.name == 'seconds' else ''}.", param, ctx)
         return number
+
+
+class Seconds(Finite):
+    name = "seconds"
 
 
 class ResultFile(click.Path):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from nvshare.cli.options import OneLineCommand, fail
+from nvshare.cli.options import Finite, OneLineCommand, fail
 from nvshare.cli.results import HTML, replace_file, require_writable
+from nvshare.daemon.translate import printable
 from nvshare.lab.report import table
 from nvshare.lab.report_page.compare import Comparison, compared
 from nvshare.lab.report_page.kinds import NotAResult, Result, parsed
@@ -24,7 +25,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @HTML
 @click.option(
     "--noise",
-    type=click.FloatRange(0, 1000),
+    type=Finite(0, 1000),
     default=5.0,
     show_default=True,
     help="Percent that may be chance, where results do not say it themselves.",
@@ -39,14 +40,14 @@ def command(first: Path, second: Path | None, html_path: Path | None, noise: flo
 
     Reads what bench, demo, stress, verify and kube-test write. Exit code 2 when a file is none of those.
     """
-    require_writable(None, html_path)
+    require_writable(None, html_path, reads=(first,) if second is None else (first, second))
     result = _read(first)
     if second is None:
         page, lines = result_page(result), _shown(result)
     else:
         comparison = _compared((first, second), result, _read(second), noise / 100)
         page, lines = comparison_page(comparison), _differences(comparison)
-    click.echo("\n".join(lines))
+    click.echo("\n".join(printable(line) for text in lines for line in text.split("\n")))
     if html_path is not None:
         replace_file("--html", html_path, page)
         click.echo(f"\npage written to {html_path}")

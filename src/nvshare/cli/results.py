@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,16 @@ HTML = click.option(
 )
 
 
-def require_writable(json_path: Path | None, html_path: Path | None) -> None:
-    """End at once, and not after minutes of work, when a result cannot be written; what is there stays until then."""
+def require_writable(json_path: Path | None, html_path: Path | None, reads: Sequence[Path] = ()) -> None:
+    """End at once, and not after minutes of work, when a result cannot be written; what is there stays until then.
+    ``reads``: files that the command needs as they are."""
+    taken = [path.resolve() for path in reads]
     for option, path in (("--json", json_path), ("--html", html_path)):
         if path is None:
             continue
+        if path.resolve() in taken:
+            fail(f"{option} {path}: that file is used already: name another", 2)
+        taken.append(path.resolve())
         try:
             there = path.exists()
             with path.open("a"):
@@ -44,7 +49,7 @@ def replace_file(option: str, path: Path, text: str) -> None:
     """Whole or not at all: who is interrupted keeps what was written before."""
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        aside.write_text(text, encoding="utf-8")
+        aside.write_text(text, encoding="utf-8", errors="replace")
         aside.replace(path)
     except OSError as error:
         fail(f"{option} {path}: cannot be written ({error.strerror})", 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from nvshare.core import events
@@ -20,12 +21,21 @@ MAX_UNSENT = 1024 * 1024  # bytes a peer may leave unread before it is dropped
 GOODBYE = 2.0  # seconds a refused peer has to read why
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where a peer comes from, found out when it connected: later its number may be that of another process."""
+
+    operator: bool  # may change settings
+    crowd: tuple[int, int]  # user and pid namespace, which share a bound on connections
+
+
 class ClientConnection(asyncio.Protocol):
     """Any peer: an application (registers), ``nvshare run`` (owns a group), or ``nvsharectl`` (asks)."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
         self.peer = identity.Peer(0, -1)
+        self.origin = Origin(False, (-1, 0))
         self.transport: asyncio.Transport
         self.client = 0  # 0: not registered
         self.group = ""
@@ -42,13 +52,15 @@ class ClientConnection(asyncio.Protocol):
         self._encoder = Encoder()
         self._pidfd: int | None = None
         self._closed = False
-        self._waiting = False
+        self._waiting = False  # for a reply of ours
+        self._choked = False  # it does not read what it was sent
 
     # --- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.peer = identity.peer_of(self.transport.get_extra_info("socket"))
+        self.origin = self.daemon.origin_of(self)
         refusal = self.daemon.admit(self)
         if refusal:
             self.refuse(refusal, wire.RefusalCode.LIMIT)
@@ -59,6 +71,15 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._let_go()
 
+    def pause_writing(self) -> None:
+        """It reads too little: it is not listened to until that is better, so it can ask for no more."""
+        self._choked = True
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._choked = False
+        self._listen()
+
     # --- in
 
     def _handle_frames(self, data: bytes) -> None:
@@ -67,7 +88,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             for message in self._decoder.feed(data):
                 self._handle(message)
-                if self._closed or self._waiting:
+                if self._closed or self._waiting or self._choked:
                     return
         except VersionMismatch as error:
             self.refuse(
@@ -147,9 +168,12 @@ class ClientConnection(asyncio.Protocol):
         self.transport.pause_reading()
 
     def continue_reading(self) -> None:
-        if self._closed:
-            return
         self._waiting = False
+        self._listen()
+
+    def _listen(self) -> None:
+        if self._closed or self._waiting or self._choked:
+            return
         self.transport.resume_reading()
         self._handle_frames(b"")
 

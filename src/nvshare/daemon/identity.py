@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 _UCRED = struct.Struct("3i")
 _SO_PEERPIDFD = 77  # Linux 6.5; not named by the socket module of our oldest Python
 _MAX_ANCESTORS = 1024
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,32 @@ def peer_pidfd(connection: socket.socket, peer: Peer) -> int | None:
         raise
     except OSError:
         return None
+
+
+def while_alive(connection: socket.socket, peer: Peer, look: Callable[[int], T]) -> T | None:
+    """What ``look`` finds out of the process that connected; None when it has ended, for its number may be another's by
+    now."""
+    try:
+        pidfd = peer_pidfd(connection, peer)
+    except ProcessLookupError:
+        return None
+    found = look(peer.pid)
+    if pidfd is None:
+        return found
+    try:
+        ended = select.poll()
+        ended.register(pidfd, select.POLLIN)
+        return None if ended.poll(0) else found
+    finally:
+        os.close(pidfd)
+
+
+def namespace_of(pid: int) -> int:
+    """The pid namespace of a process, as a number; 0 where it may not be looked at."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 _POD_UID = r"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"

@@ -18,7 +18,7 @@ from nvshare import __version__
 from nvshare.core import commands, events
 from nvshare.core.snapshot import Share
 from nvshare.daemon import control, identity
-from nvshare.daemon.connection import ClientConnection
+from nvshare.daemon.connection import ClientConnection, Origin
 from nvshare.daemon.contexts import ContextMeter, Recorded
 from nvshare.daemon.leases import LeaseDesk
 from nvshare.daemon.offences import OffenceLog
@@ -32,6 +32,8 @@ _LOG = logging.getLogger("nvshare")
 
 MAX_CONNECTIONS = 4096
 SHARE_OF_ONE_USER = 0.75
+SHARE_OF_ONE_CONTAINER = 0.25  # whose root is everybody's root
+KEPT_FOR_OPERATORS = 64
 FRAME_TIMEOUT = 10.0  # seconds a peer has to complete a frame it began, the first one included
 SAMPLE_PERIOD = 1.0  # seconds between looks at what processes take on the cards
 IDLE_SAMPLES = 5  # periods between them while there is no client
@@ -90,7 +92,7 @@ class Daemon:
         self._max_connections = max_connections
         self._now = loop.time()
         self._connections: set[ClientConnection] = set()
-        self._per_user: Counter[int] = Counter()
+        self._crowds: Counter[tuple[int, int]] = Counter()
         self._clients: dict[int, ClientConnection] = {}
         self._runs: dict[int, str] = {}  # process of an `nvshare run` or lease -> its group
         self._run_owners: dict[int, ClientConnection] = {}
@@ -108,6 +110,7 @@ class Daemon:
         self._idle_since: float | None = self._now
         self._kernel_pod_of = pod_of or identity.pod_of
         self._own_pod = self._kernel_pod_of(os.getpid())
+        self._namespace = identity.namespace_of(os.getpid())
         self._leases = LeaseDesk(self, self._runs, lease_marker)
         cards = source.cards()
         self._about = {**(about or {}), "cards": [card.uuid for card in cards]}
@@ -186,17 +189,30 @@ class Daemon:
 
     # --- connections
 
-    def admit(self, connection: ClientConnection) -> str | None:
-        """Take a new connection in, or say why not."""
+    def origin_of(self, connection: ClientConnection) -> Origin:
+        """Asked once, when it connects."""
         peer = connection.peer
+
+        def look(pid: int) -> Origin:
+            operator = identity.is_operator(peer, self._kernel_pod_of(pid), self._own_pod)
+            return Origin(operator, (peer.uid, identity.namespace_of(pid)))
+
+        found = identity.while_alive(connection.transport.get_extra_info("socket"), peer, look)
+        return found or Origin(False, (peer.uid, 0))
+
+    def admit(self, connection: ClientConnection) -> str | None:
+        """Take a new connection in, or say why not. Operators find room where others have taken all."""
+        crowd, operator = connection.origin.crowd, connection.origin.operator
         self._connections.add(connection)
-        self._per_user[peer.uid] += 1
+        self._crowds[crowd] += 1
         self._idle_since = None
-        if len(self._connections) > self._max_connections:
+        if len(self._connections) > self._max_connections + (KEPT_FOR_OPERATORS if operator else 0):
             return f"{self._max_connections} connections are open, which is all this scheduler takes"
-        share = int(self._max_connections * SHARE_OF_ONE_USER)
-        if self._per_user[peer.uid] > share:
-            return f"user {peer.uid} has {share} connections open, which is all one user gets"
+        inside = crowd[1] not in (0, self._namespace)
+        share = int(self._max_connections * (SHARE_OF_ONE_CONTAINER if inside else SHARE_OF_ONE_USER))
+        if self._crowds[crowd] > share and not operator:
+            where = " in one container" if inside else ""
+            return f"user {crowd[0]} has {share} connections open, which is all one user gets{where}"
         self._owing[connection] = self.now()
         return None
 
@@ -273,9 +289,10 @@ class Daemon:
         """A connection ended: what it held is free at once."""
         self._connections.discard(connection)
         self._owing.pop(connection, None)
-        self._per_user[connection.peer.uid] -= 1
-        if not self._per_user[connection.peer.uid]:
-            del self._per_user[connection.peer.uid]
+        crowd = connection.origin.crowd
+        self._crowds[crowd] -= 1
+        if not self._crowds[crowd]:
+            del self._crowds[crowd]
         if not self._connections:
             self._idle_since = self.now()
         if self._clients.get(connection.client) is connection:
@@ -386,8 +403,7 @@ class Daemon:
         connection.send(wire.ControlReply(answer))
 
     def _require_operator(self, connection: ClientConnection) -> None:
-        peer = connection.peer
-        if not identity.is_operator(peer, self._kernel_pod_of(peer.pid), self._own_pod):
+        if not connection.origin.operator:
             raise control.ControlError(
                 f"only root or the scheduler's own user (uid {os.geteuid()}), outside of containers, may change "
                 "settings; status is open to everybody"

@@ -70,7 +70,12 @@ def test_quiet_client_stays(in_memory):
     assert not transport.closed
 
 
-def test_connections_beyond_the_limit_are_refused(in_memory):
+def nobody_is_operator(monkeypatch):
+    monkeypatch.setattr(identity, "is_operator", lambda peer, pod, own_pod: False)
+
+
+def test_connections_beyond_the_limit_are_refused(in_memory, monkeypatch):
+    nobody_is_operator(monkeypatch)
     node = in_memory(max_connections=4)
     made = [node.connect() for _ in range(4)]
     # one user gets three quarters
@@ -136,6 +141,56 @@ def test_run_that_is_opened_twice_by_one_process_replaces_the_first(in_memory):
     assert [group.label for group in node.core.snapshot(0).groups] == ["b"]
     second.connection_lost(None)
     assert node.core.snapshot(0).groups == ()
+
+
+def test_who_lives_in_a_container_has_a_bound_of_its_own_and_keeps_no_operator_out(in_memory, monkeypatch):
+    # GIVEN as many connections of one container's root as it gets
+    with monkeypatch.context() as inside:
+        nobody_is_operator(inside)
+        node = in_memory(max_connections=8)
+        inside.setattr(identity, "namespace_of", lambda pid: 4711)
+        made = [node.connect() for _ in range(3)]
+        assert [transport.closed for _, transport in made] == [False, False, True]
+        assert "in one container" in made[2][1].messages()[0].reason
+        # AND all others are taken by others
+        for uid in range(6):
+            inside.setattr(identity, "peer_of", lambda _, uid=uid: Peer(os.getpid(), 1000 + uid))
+            assert not node.connect()[1].closed
+        assert node.connect()[1].closed
+    # THEN an operator is let in
+    assert not node.connect()[1].closed
+
+
+def test_operator_is_who_connected_not_who_has_its_number_now(in_memory, monkeypatch):
+    node = in_memory()
+    with monkeypatch.context() as before:
+        nobody_is_operator(before)
+        connection, transport = node.connect()
+    send(connection, Encoder(), wire.Control(b'{"op":"set","mode":"serial"}'))
+    assert "only root" in json.loads(transport.messages()[-1].body)["error"]
+
+
+def test_process_that_has_ended_is_no_operator(in_memory, monkeypatch):
+    def ended(connection, peer):
+        raise ProcessLookupError
+
+    monkeypatch.setattr(identity, "peer_pidfd", ended)
+    connection, _ = in_memory().connect()
+    assert not connection.origin.operator
+
+
+def test_peer_that_does_not_read_is_not_listened_to(in_memory):
+    node = in_memory()
+    connection, transport = node.connect()
+    connection.pause_writing()
+    assert not transport.reading
+    encoder = Encoder()
+    connection.data_received(b"".join(encoder.encode(wire.Control(b'{"op":"nonsense"}')) for _ in range(2)))
+    assert len(transport.messages()) == 1  # what was on its way already
+    # WHEN it has read THEN it is answered
+    connection.resume_writing()
+    assert transport.reading
+    assert len(transport.messages()) == 2
 
 
 def test_run_inside_a_run_is_told_so_and_its_clients_belong_to_the_outer_one(in_memory, monkeypatch):

@@ -122,7 +122,13 @@ def test_who_uses_a_gpu_is_known_by_resource_or_annotation():
 
 
 def test_static_pod_is_known_by_the_uid_that_the_node_has():
-    assert uid_of(pod({"kubernetes.io/config.mirror": STATIC})) == STATIC
+    of_a_node = [{"kind": "Node", "name": "node"}]
+    assert uid_of(pod({"kubernetes.io/config.mirror": STATIC}, ownerReferences=of_a_node)) == STATIC
+
+
+@pytest.mark.parametrize("owners", [None, [], "Node", ["Node"], [{"kind": "ReplicaSet"}]])
+def test_pod_of_somebody_else_passes_for_no_static_pod(owners):
+    assert uid_of(pod({"kubernetes.io/config.mirror": STATIC}, ownerReferences=owners)) == UID
 
 
 def test_mirror_annotation_never_leads_to_an_ordinary_pod():

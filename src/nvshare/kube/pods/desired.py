@@ -86,13 +86,18 @@ def uid_of(pod: Mapping[str, Any]) -> str:
     """The uid that the node's cgroups have; ``NotAPod``.
 
     That of a static pod is in an annotation. Anybody may write one: it counts only in the form that static pods have
-    and no other pod does, so that it never leads to somebody else's.
+    and no other pod does, and in a pod that belongs to a node, which only kubelets make.
     """
     metadata = _mapping(pod, "metadata")
     mirrored = _mapping(metadata, "annotations").get(_MIRROR)
-    if isinstance(mirrored, str) and _STATIC_UID.fullmatch(mirrored):
+    if isinstance(mirrored, str) and _STATIC_UID.fullmatch(mirrored) and _belongs_to_a_node(metadata):
         return mirrored
     return _text(metadata, "uid", _UID)
+
+
+def _belongs_to_a_node(metadata: Mapping[str, Any]) -> bool:
+    owners = metadata.get("ownerReferences")
+    return isinstance(owners, list) and any(isinstance(one, dict) and one.get("kind") == "Node" for one in owners)
 
 
 def desired(pod: Mapping[str, Any], before: Wanted | None = None) -> tuple[Wanted, tuple[Complaint, ...]]:

@@ -51,7 +51,15 @@ class Kubectl:
         return done.stdout
 
     def _get(self, *arguments: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.call("get", *arguments, "--output", "json"))
+        return self._parsed(self.call("get", *arguments, "--output", "json"))
+
+    def _parsed(self, text: str) -> dict[str, Any]:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise KubectlFailed(f"{self._command[0]} does not answer in JSON: is it kubectl?")
         return found
 
     def apply(self, files: Sequence[Path]) -> None:
@@ -70,7 +78,7 @@ class Kubectl:
     def release_of(self, daemonset: str) -> str:
         """The Helm release that it belongs to; empty when it belongs to none, or is not there."""
         where = ("--namespace", SYSTEM_NAMESPACE, "--ignore-not-found", "--output", "json")
-        found = json.loads(self.call("get", "daemonset", daemonset, *where) or "{}")
+        found = self._parsed(self.call("get", "daemonset", daemonset, *where) or "{}")
         annotations = found.get("metadata", {}).get("annotations") or {}
         return str(annotations.get("meta.helm.sh/release-name", ""))
 
