@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nvshare.gpu.profiles import load
-from nvshare.lab.mission import TESTS, BaselineFailed, Mission, Row, shortening
+from nvshare.lab.mission import SCENARIOS, TESTS, BaselineFailed, Mission, Row, shortening
 from nvshare.lab.model.run import ModelBackend
 from nvshare.lab.outcome import RunPlan, TaskPlan
 from nvshare.lab.workloads.spec import WORKLOADS
@@ -38,6 +38,12 @@ def test_the_whole_table_on_two_t4() -> None:
     # AND the speeds are those measured on the card
     assert rows[1].its == pytest.approx(25.8, rel=0.02)
     assert rows[3].its == pytest.approx(103, rel=0.02)
+
+
+def test_without_turns_busy_tasks_lose_what_plain_time_slicing_lost_on_the_card() -> None:
+    (four_small,) = (scenario for scenario in SCENARIOS if scenario.test == 4)
+    row = Mission(ModelBackend(2, load("T4")), SHORT).run(replace(four_small, mode="concurrent"))
+    assert row.ratio == pytest.approx(2.21, rel=0.03)
 
 
 def test_twice_the_same_to_the_digit() -> None:
