@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nvshare.daemon.server import Daemon
 
 MAX_UNSENT = 1024 * 1024  # bytes a peer may leave unread before it is dropped
+READS_WITHIN = 5.0  # seconds after which a peer that reads nothing is dropped
 GOODBYE = 2.0  # seconds a refused peer has to read why
 
 
@@ -54,6 +55,7 @@ class ClientConnection(asyncio.Protocol):
         self._closed = False
         self._waiting = False  # for a reply of ours
         self._choked = False  # it does not read what it was sent
+        self._patience: asyncio.TimerHandle | None = None  # with that
 
     # --- asyncio
 
@@ -75,9 +77,11 @@ class ClientConnection(asyncio.Protocol):
         """It reads too little: it is not listened to until that is better, so it can ask for no more."""
         self._choked = True
         self.transport.pause_reading()
+        self._patience = self.daemon.loop.call_later(READS_WITHIN, self._drop_deaf)
 
     def resume_writing(self) -> None:
         self._choked = False
+        self._wait_no_longer()
         self._listen()
 
     # --- in
@@ -184,10 +188,19 @@ class ClientConnection(asyncio.Protocol):
             return
         unsent = self.transport.get_write_buffer_size()
         if unsent > MAX_UNSENT:
-            self.daemon.offences.report(self.peer, f"does not read ({unsent} bytes unsent), dropped", self.daemon.now())
-            self.hang_up()
+            self._drop_deaf()
             return
         self.transport.write(self._encoder.encode(message))
+
+    def _drop_deaf(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        self.daemon.offences.report(self.peer, f"does not read ({unsent} bytes unsent), dropped", self.daemon.now())
+        self.hang_up()
+
+    def _wait_no_longer(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     def refuse(self, reason: str, code: wire.RefusalCode = wire.RefusalCode.MALFORMED, *, logged: bool = False) -> None:
         """Tell the peer why, and hang up."""
@@ -211,6 +224,7 @@ class ClientConnection(asyncio.Protocol):
         if self._closed:
             return
         self._closed = True
+        self._wait_no_longer()
         if self._pidfd is not None:
             self.daemon.loop.remove_reader(self._pidfd)
             os.close(self._pidfd)

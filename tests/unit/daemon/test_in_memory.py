@@ -10,7 +10,7 @@ import pytest
 
 from nvshare.core import commands, events
 from nvshare.daemon import identity, server
-from nvshare.daemon.connection import ClientConnection
+from nvshare.daemon.connection import READS_WITHIN, ClientConnection
 from nvshare.daemon.contexts import ContextMeter
 from nvshare.daemon.identity import Peer
 from nvshare.daemon.offences import LINES_PER_PEER, LINES_PER_USER, WINDOW, OffenceLog
@@ -191,6 +191,12 @@ def test_peer_that_does_not_read_is_not_listened_to(in_memory):
     connection.resume_writing()
     assert transport.reading
     assert len(transport.messages()) == 2
+    node.loop.advance(READS_WITHIN + 0.1)
+    assert not transport.closed
+    # AND dropped where it never does
+    connection.pause_writing()
+    node.loop.advance(READS_WITHIN + 0.1)
+    assert transport.closed
 
 
 def test_run_inside_a_run_is_told_so_and_its_clients_belong_to_the_outer_one(in_memory, monkeypatch):

@@ -140,7 +140,10 @@ def test_an_unusable_node_is_listed_with_the_remedy_and_so_are_the_others(file: 
 def test_ending_a_node_stops_its_scheduler() -> None:
     # GIVEN a process that calls itself nvshare's scheduler / WHEN its node ends / THEN it is gone
     node = sim.up("T4")
-    with subprocess.Popen([sys.executable, "-c", "input()  # nvshare", "nvshare"], stdin=subprocess.PIPE) as process:
+    program = [sys.executable, "-c", "print(flush=True); input()  # nvshare", "nvshare"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()  # just after it was started the kernel may not know its name yet
         (node.directory / "scheduler.pid").write_text(f"{process.pid}\n")
         sim.down(node.name)
         assert process.wait(10) == -15
