@@ -194,6 +194,8 @@ class Cluster:
         steps += [
             "ip link set lo up",
             f"ip link add {BRIDGE} type bridge",
+            # Else it takes that of a port, another one whenever pods come and go, and connections stall for seconds.
+            f"ip link set {BRIDGE} address 0a:58:0a:58:00:01",
             f"ip address add {ADDRESS}/16 dev {BRIDGE}",
             f"ip address add {API_SERVICE}/32 dev {BRIDGE}",
             f"ip link set {BRIDGE} up",
