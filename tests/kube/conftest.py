@@ -19,6 +19,7 @@ sys.path[:0] = [str(_HERE), str(_HERE.parents[1] / "tools" / "kube")]
 
 if TYPE_CHECKING:
     from cluster import Cluster
+    from doubles.world import DoublesWorld
     from real import RealWorld
     from world import World
 
@@ -71,4 +72,13 @@ def world(real: RealWorld | None) -> Iterator[World]:
     from doubles.world import DoublesWorld
 
     with contextlib.closing(DoublesWorld("8xT4")) as doubles:
+        yield doubles
+
+
+@pytest.fixture
+def small_world() -> Iterator[DoublesWorld]:
+    """A node of one card, always of doubles, for what a real one cannot do or takes too long for."""
+    from doubles.world import DoublesWorld
+
+    with contextlib.closing(DoublesWorld("1xT4")) as doubles:
         yield doubles

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-
-import pytest
 from doubles.world import DoublesWorld
 from test_quotas import group_of, seen, task, until
 from world import CORE_LIMIT, MEMORY_LIMIT
 
 GIB = 1 << 30
 
-pytestmark = pytest.mark.skipif(os.environ.get("NVSHARE_KUBE") == "real", reason="restarts are those of the doubles")
 
-
-@pytest.fixture
-def world() -> Iterator[DoublesWorld]:
-    world = DoublesWorld("1xT4")
-    try:
-        yield world
-    finally:
-        world.close()
-
-
-def test_new_scheduler_is_told_everything_again(world: DoublesWorld) -> None:
+def test_new_scheduler_is_told_everything_again(small_world: DoublesWorld) -> None:
+    world = small_world
     pod = world.create("steady", annotations={MEMORY_LIMIT: "1Gi", CORE_LIMIT: "30"}, command=task("watch"))
     seen(world, pod, "Core limit = 30%")
     world.kill_scheduler()
@@ -36,7 +22,8 @@ def test_new_scheduler_is_told_everything_again(world: DoublesWorld) -> None:
     assert (group["mem_limit"], group["core_limit_from"]) == (GIB, "annotation")
 
 
-def test_scheduler_that_is_restarted_while_the_api_is_away_knows_the_quotas(world: DoublesWorld) -> None:
+def test_scheduler_that_is_restarted_while_the_api_is_away_knows_the_quotas(small_world: DoublesWorld) -> None:
+    world = small_world
     pod = world.create("steady", annotations={MEMORY_LIMIT: "1Gi"}, command=task("watch"))
     seen(world, pod, r"total 1024\b")
     until("the file", lambda: "steady" in kept(world))
@@ -53,7 +40,8 @@ def kept(world: DoublesWorld) -> str:
     return file.read_text() if file.exists() else ""
 
 
-def test_new_watch_knows_what_the_last_one_missed(world: DoublesWorld) -> None:
+def test_new_watch_knows_what_the_last_one_missed(small_world: DoublesWorld) -> None:
+    world = small_world
     pod = world.create("changed", annotations={CORE_LIMIT: "30"}, command=task("watch"))
     seen(world, pod, "Core limit = 30%")
     other = world.create("deleted", annotations={CORE_LIMIT: "30"})
@@ -66,7 +54,8 @@ def test_new_watch_knows_what_the_last_one_missed(world: DoublesWorld) -> None:
     until("the other to be closed", lambda: not group_of(world, other))
 
 
-def test_invalid_value_found_by_a_new_watch_changes_nothing(world: DoublesWorld) -> None:
+def test_invalid_value_found_by_a_new_watch_changes_nothing(small_world: DoublesWorld) -> None:
+    world = small_world
     pod = world.create("wrong", annotations={CORE_LIMIT: "30"}, command=task("watch"))
     seen(world, pod, "Core limit = 30%")
     world.kill_pod_watch()

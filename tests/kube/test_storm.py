@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Iterator
 
-import pytest
 from doubles.world import NODE, DoublesWorld
 from test_quotas import group_of, seen, task, until
 from world import CORE_LIMIT
 
 PODS = 500
 
-pytestmark = pytest.mark.skipif(os.environ.get("NVSHARE_KUBE") == "real", reason="a real node has no 500 pods")
 
-
-@pytest.fixture
-def world() -> Iterator[DoublesWorld]:
-    world = DoublesWorld("1xT4")
-    try:
-        yield world
-    finally:
-        world.close()
-
-
-def test_change_arrives_beside_five_hundred_pods_that_change_all_the_time(world: DoublesWorld) -> None:
+def test_change_arrives_beside_five_hundred_pods_that_change_all_the_time(small_world: DoublesWorld) -> None:
+    world = small_world
     for number in range(PODS):
         world.api.create(f"pod-{number}", node=NODE)
     ended = threading.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ _SHOWN = 5  # devices named in one message
 Context = Any  # grpc.aio.ServicerContext, which has no types
 
 
-class Service:
+class Service(ABC):
     """One resource. ``streams`` is how many kubelets follow its devices now: one, or none while it restarts."""
 
     resource: ClassVar[str]
@@ -33,8 +34,9 @@ class Service:
         self.desk = desk
         self.streams = 0
 
+    @abstractmethod
     def devices(self, node: Node) -> Iterable[tuple[str, bool]]:
-        raise NotImplementedError
+        """Their names, and whether each is healthy."""
 
     async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:
         return self.options
