@@ -67,9 +67,9 @@ class Pod:
         cores = self.cores if before is None or "cores" not in self.keep else before.cores
         return replace(self, mem=mem, cores=cores, keep=frozenset())
 
-    def entry(self) -> dict[str, Any]:
-        """As it is told."""
-        return {name: value for name, value in vars(self).items() if name != "keep"}
+    def line(self) -> str:
+        """Of the file: as it is told."""
+        return json.dumps({name: value for name, value in vars(self).items() if name != "keep"}) + "\n"
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,7 @@ class PodDesk:
         self._file = file
         self._known: dict[str, Pod] = {}  # by uid
         self._named: dict[str, str] = {}  # namespace/name -> uid
+        self._lines: dict[str, str] = {}  # of the file, by uid
         self._watchers: set[ClientConnection] = set()  # those who have told of all pods
         self._is_watched = False  # now, or it was before: then a watcher will come back
         self._awaited: dict[str, list[Callable[[], None]]] = {}  # uid -> who waits for it
@@ -232,6 +233,7 @@ class PodDesk:
     def _see(self, pod: Pod) -> None:
         self._known[pod.uid] = pod
         self._named[pod.title] = pod.uid
+        self._lines[pod.uid] = pod.line()
         self._unsaved = True
         self._daemon.dispatch(pod.seen(self._daemon.now()))
         for proceed in self._awaited.pop(pod.uid, ()):
@@ -240,6 +242,7 @@ class PodDesk:
     def _forget(self, pod: Pod) -> None:
         if self._named.get(pod.title) == pod.uid:
             del self._named[pod.title]
+        del self._lines[pod.uid]
         self._unsaved = True
         self._daemon.dispatch(events.GroupClosed(self._daemon.now(), pod.group))
 
@@ -279,15 +282,15 @@ class PodDesk:
         self._save_soon()
 
     def _write(self, file: Path) -> None:
-        """Whole or not at all. One pod at a time, because turning much into text at once would keep others waiting."""
+        """Whole or not at all. The lines were made when pods changed: a thread that makes much text at once keeps the
+        loop waiting, for the two run in turns of 5 ms."""
         fresh = file.with_suffix(".pods-new")
         try:
             with (
                 self._writing,
                 open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as text,
             ):
-                for pod in list(self._known.values()):
-                    text.write(json.dumps(pod.entry()) + "\n")
+                text.writelines(list(self._lines.values()))
                 text.flush()
                 fresh.replace(file)
         except OSError as error:

@@ -1,0 +1,185 @@
+"""On a real NVIDIA GPU: the stress test by both of its names, and a pool of PyTorch workers with a quota each.
+
+    python benchmarks/gpu/workers.py [--only stress,allocation,pool] [--seconds 8] [--json FILE]
+    python benchmarks/gpu/workers.py --sim 1xT4        the same on a simulated card, without PyTorch
+
+Builds the native part and starts a scheduler of its own; nothing of it is left afterwards. What a quota delivers is the
+speed of a worker against that of a pool of one worker without a quota, before and after, in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spine import ROOT, Scheduler, describe
+
+from nvshare.gpu import sim
+from nvshare.lab.compute.kinds import ADD, KINDS, MATMUL
+from nvshare.lab.compute.worker import KITS, timed, work
+from nvshare.launch import GpuPool, check
+
+WORKERS, CORES, MEMORY = 4, 20, "8GiB"
+SMALL_MEMORY = "2GiB"  # on a simulated card
+WITHIN = 2.0  # percentage points
+START = 2.0  # seconds that do not count
+LEAD = 8.0  # seconds until the slowest worker has its framework loaded
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    kit: str
+    seconds: float
+    memory: str
+    node: str | None
+
+    @property
+    def where(self) -> list[str]:
+        return ["--sim", self.node] if self.node else []
+
+
+# --- the stress test
+
+
+def stress(options: Options) -> list[Row]:
+    return [_stressed("stress", [sys.executable, "-m", "nvshare", "stress", "--workers", "8"], 60, options)]
+
+
+def allocation(options: Options) -> list[Row]:
+    command = [sys.executable, str(ROOT / "test_gpu_allocation.py"), "--duration", "30", "--memory", "128"]
+    return [_stressed("test_gpu_allocation.py", command, 30, options)]
+
+
+def _stressed(name: str, command: list[str], seconds: float, options: Options) -> Row:
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        result = subprocess.run(
+            [*command, *options.where, "--json", file.name], capture_output=True, text=True, check=False
+        )
+        print(result.stdout + result.stderr, flush=True)
+        text = Path(file.name).read_text()
+    report = json.loads(text) if text else {}
+    verdicts = {verdict["name"]: verdict["passed"] for verdict in report.get("verdicts", [])}
+    figures = report.get("figures", {})
+    return {
+        "test": name,
+        "seconds": seconds,
+        "ok": result.returncode == 0,
+        "code": result.returncode,
+        "verdicts": verdicts,
+        **figures,
+    }
+
+
+# --- the pool
+
+
+def speed(kit: str, steps: str, begin: float, end: float) -> Row:
+    """In a worker: how many steps a second between the two, whether they are right, and what the worker sees."""
+    seen = check()
+    prepared = importlib.import_module(KITS[kit]).Kit().prepare(steps)
+    step = timed(prepared, 20) / 20
+    late = time.monotonic() - begin
+    notes = work(prepared, {"batch": KINDS[steps].batch(step), "until": end + 0.2})
+    inside = [
+        (at, count) for at, count in zip(notes["times"], notes["counts"], strict=True) if begin + START <= at <= end
+    ]
+    (first, done), (last, total) = inside[0], inside[-1]
+    return {
+        "speed": round((total - done) / (last - first), 3),
+        "right": notes["right"],
+        "late": round(late, 2),
+        "pid": os.getpid(),
+        "gpus": [gpu.uuid for gpu in seen.gpus],
+    }
+
+
+def pool(options: Options) -> list[Row]:
+    return [row for steps in (ADD, MATMUL) for row in _pool(steps, options)]
+
+
+def _pool(steps: str, options: Options) -> Iterator[Row]:
+    before = _together(steps, 1, None, options)[0]
+    shared = _together(steps, WORKERS, CORES, options)
+    after = _together(steps, 1, None, options)[0]
+    solo = (before["speed"] + after["speed"]) / 2
+    for number, one in enumerate(shared):
+        delivered = 100 * one["speed"] / solo
+        yield {
+            "test": f"pool of {WORKERS}, {steps}, worker {number}",
+            "quota": CORES,
+            "delivered": round(delivered, 2),
+            "solo_spread": round(abs(before["speed"] - after["speed"]) / solo, 4),
+            "ok": one["right"] and one["late"] < START and abs(delivered - CORES) <= WITHIN,
+            **one,
+        }
+
+
+def _together(steps: str, workers: int, cores: int | None, options: Options) -> list[Row]:
+    with GpuPool(workers, mem=options.memory, cores=cores) as gpus:
+        begin = time.monotonic() + LEAD
+        end = begin + START + options.seconds
+        parts = [gpus.submit(speed, options.kit, steps, begin, end) for _ in range(workers)]
+        return [part.result() for part in parts]
+
+
+TESTS: dict[str, Callable[[Options], list[Row]]] = {"stress": stress, "allocation": allocation, "pool": pool}
+
+
+@contextmanager
+def place(node: str | None) -> Iterator[None]:
+    """A scheduler of our own for this process and those it starts."""
+    if node is not None:
+        simulated = sim.up(node, name=f"workers-{os.getpid()}")
+        os.environ.update(simulated.env())
+    with tempfile.TemporaryDirectory() as directory:
+        scheduler = Scheduler(Path(directory))
+        os.environ.update(scheduler.env)
+        try:
+            yield
+        finally:
+            scheduler.stop()
+            if node is not None:
+                sim.down(simulated.name)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(TESTS), help="which parts, comma separated (default: all)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="length of a measured window (default: 8)")
+    parser.add_argument("--sim", metavar="NODE", help="on a simulated node, e.g. 1xT4")
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    arguments = parser.parse_args()
+    subprocess.run(["make", "-C", str(ROOT), "native"], check=True, stdout=subprocess.DEVNULL)
+    kit, memory = ("driver", SMALL_MEMORY) if arguments.sim else ("torch", MEMORY)
+    options = Options(kit, arguments.seconds, memory, arguments.sim)
+    rows: list[Row] = []
+    with place(arguments.sim):
+        for name in arguments.only.split(","):
+            began = time.monotonic()
+            rows += TESTS[name](options)
+            print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
+    machine = {"gpu": f"simulated {arguments.sim}"} if arguments.sim else describe()
+    for row in rows:
+        details = ", ".join(f"{key} {value}" for key, value in row.items() if key not in {"test", "ok"})
+        print(f"{'ok  ' if row['ok'] else 'FAIL'} {row['test']}: {details}")
+    if arguments.json:
+        content = {"simulated": bool(arguments.sim), "machine": machine, "rows": rows}
+        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+    return 0 if all(row["ok"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
