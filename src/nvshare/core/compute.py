@@ -69,7 +69,10 @@ class Compute:
             self._note_overlap(turn)
         self._account(turn, event.used, 0.0 if final else event.pending)
         if final:
-            self._judge(turn, event)
+            if self.terms.judge(turn, event.busy, event.used):
+                self.look(place.gpu)
+            if event.reason is not TurnEnd.STUCK:
+                state.backlog_until = 0.0
             self._forget(turn)
         else:
             turn.due = now + min(event.pending, ENDS_BY)
@@ -432,13 +435,6 @@ class Compute:
             overlap = max(0.0, self.node.now - following.given_at - 2 * MESSAGE)
             turn.overlapped += overlap
             following.overlapped += overlap
-
-    def _judge(self, turn: Turn, event: TurnOver) -> None:
-        """What is learnt about how the client uses the card when it has it to itself."""
-        card = turn.place.gpu.compute
-        undisturbed = turn.alone and not card.free_runners and turn.given_at >= card.settled_at
-        if undisturbed and self.terms.judge(turn.place, event.busy, event.used):
-            self.look(turn.place.gpu)
 
     def _touch(self, place: Attachment) -> None:
         """The client uses the card."""

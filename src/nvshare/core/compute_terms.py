@@ -67,10 +67,16 @@ class Terms:
     def ignores(self, state: PlaceCompute) -> bool:
         return self.node.now - state.told_at > ACTIVE_FOR
 
-    def judge(self, place: Attachment, busy: float, used: float) -> bool:
-        """Learn from a turn that the client had alone; True: it is of another kind than was thought."""
-        state = place.compute
-        if used < JUDGED_FROM or busy <= 0.0:
+    def judge(self, turn: Turn, busy: float, used: float) -> bool:
+        """Learn from a turn; True: its client is of another kind than was thought.
+
+        Others on the card can make it look busier than it is, never the other way round.
+        """
+        state = turn.place.compute
+        if used < JUDGED_FROM or busy <= 0.0 or not self._is_settled(turn):
+            return False
+        alone = turn.alone and not turn.place.gpu.compute.free_runners
+        if not alone and judged(Kind.UNKNOWN, busy / used) is not Kind.LAUNCH_BOUND:
             return False
         before = state.kind
         state.ratio = blended(state.ratio, busy, used)
@@ -84,6 +90,14 @@ class Terms:
         elif before is not Kind.LAUNCH_BOUND:
             state.trust = min(LOOK_AGAIN_MAX, max(LOOK_AGAIN, 2 * state.trust))
         return state.kind is not before
+
+    @staticmethod
+    def _is_settled(turn: Turn) -> bool:
+        """Nothing ran beside it that was submitted before its client, or another, began to take turns. What a client
+        leaves itself counts only while little is known of it."""
+        others = (place for place in turn.place.gpu.running.values() if place is not turn.place)
+        places = others if turn.place.compute.trust else (turn.place, *others)
+        return all(place.compute.backlog_until <= turn.given_at for place in places)
 
     # --- who takes turns
 
@@ -117,13 +131,14 @@ class Terms:
             )
 
     def _look_again(self, running: list[Attachment]) -> None:
-        """A launch-bound client may have changed: after a while it is measured again, in a turn alone."""
-        if sum(map(self._active, running)) < 2:
+        """A launch-bound client may have changed: after a while it is measured again, in a turn alone. So all of them
+        are, together."""
+        doubtful = [place for place in running if self._doubtful(place)]
+        due = any(place.compute.judged_at + place.compute.trust <= self.node.now for place in doubtful)
+        if not due or sum(map(self._active, running)) < 2:
             return
-        for place in running:
-            state = place.compute
-            if self._doubtful(place) and state.judged_at + state.trust <= self.node.now:
-                state.kind, state.ratio = Kind.UNKNOWN, None
+        for place in doubtful:
+            place.compute.kind, place.compute.ratio = Kind.UNKNOWN, None
 
     def _doubtful(self, place: Attachment) -> bool:
         return place.compute.kind is Kind.LAUNCH_BOUND and len(place.client.gpus) == 1
@@ -151,8 +166,7 @@ class Terms:
         state = place.compute
         if state.told is not turns:
             state.told, state.told_at = turns, self.node.now
-            if turns and not state.trust:
-                place.gpu.compute.settled_at = self.node.now + BACKLOG
+            state.backlog_until = self.node.now + BACKLOG if turns else 0.0
             in_flight = IN_FLIGHT if turns else 0.0
             self.node.commands.append(SetTerms(place.client.id, place.gpu.uuid, turns, in_flight))
 

@@ -86,6 +86,7 @@ class PlaceCompute:
     urgent: bool = False  # its group has high priority
     told: bool = False  # that work needs turns
     told_at: float = 0.0
+    backlog_until: float = 0.0  # until then work from before it took turns may run
     speaks: bool = False  # it sent a message about turns
     ignorant: bool = False  # it works without turns although it was told: a library that knows none
     turn: Turn | None = None
@@ -121,7 +122,6 @@ class CardCompute:
     capped: bool = False  # one of its clients has a quota
     throttled: int = 0  # of those who wait for its memory
     free_runners: int = 0  # active ones that need no turns
-    settled_at: float = 0.0  # from then on nobody has work in flight from before it took turns
     dirty: bool = False  # who takes turns has to be looked at again
     look_at: float | None = None  # when it has to be in any case
     scaling_told: dict[str, tuple[int, int]] = field(default_factory=dict)  # group: its percent, that of all together

@@ -160,6 +160,78 @@ def test_a_launch_bound_client_runs_freely_beside_turns() -> None:
     assert c.SetTerms(1, A, False) in answer
 
 
+def take_turns(stage: Stage, *rounds: dict[int, float]) -> None:
+    """One after the other, 50 ms each; the card works for them that part of the time."""
+    for each in rounds:
+        for client, ratio in each.items():
+            stage.ask(client)
+            stage.pass_time(0.05)
+            stage.over(client, 0.05, ratio=ratio, wants=False)
+
+
+def kinds(stage: Stage, *clients: int) -> list[Kind]:
+    return [stage.place(client).compute.kind for client in clients]
+
+
+def test_nobody_is_judged_while_work_that_others_submitted_freely_may_run() -> None:
+    stage = Stage()
+    stage.start(1)
+    stage.start(2)
+    stage.use(1, 2)
+    take_turns(stage, {1: TINY}, {1: TINY}, {1: TINY})
+    assert kinds(stage, 1) == [Kind.UNKNOWN]
+    stage.pass_time(0.3)
+    take_turns(stage, {1: TINY}, {1: TINY})
+    assert kinds(stage, 1) == [Kind.LAUNCH_BOUND]
+
+
+def test_a_turn_that_ended_shows_that_nothing_is_left_from_before() -> None:
+    stage = Stage()
+    stage.start(1)
+    stage.start(2)
+    stage.use(1, 2)
+    take_turns(stage, {2: BUSY, 1: TINY}, {2: BUSY, 1: TINY})
+    assert kinds(stage, 1, 2) == [Kind.UNKNOWN, Kind.BUSY]
+    take_turns(stage, {1: TINY})
+    assert kinds(stage, 1, 2) == [Kind.LAUNCH_BOUND, Kind.BUSY]
+
+
+def test_a_second_look_at_a_launch_bound_client_takes_one_turn() -> None:
+    stage = Stage()
+    stage.start(1)
+    stage.start(2)
+    stage.use(1, 2)
+    take_turns(stage, *[{2: BUSY, 1: TINY}] * 3)
+    for _ in range(6):
+        stage.use(1, 2)
+        stage.pass_time(1.0)
+    assert kinds(stage, 1, 2) == [Kind.UNKNOWN, Kind.BUSY]
+    stage.use(1, 2)
+    take_turns(stage, {2: BUSY, 1: TINY})
+    assert kinds(stage, 1, 2) == [Kind.LAUNCH_BOUND, Kind.BUSY]
+
+
+def test_a_launch_bound_client_is_told_from_a_busy_one_beside_another_that_runs_freely() -> None:
+    stage = Stage()
+    for client in (1, 2, 3):
+        stage.start(client)
+    stage.use(1, 2, 3)
+    take_turns(stage, *[{3: BUSY, 1: TINY, 2: TINY}] * 4)
+    assert kinds(stage, 1, 2, 3) == [Kind.LAUNCH_BOUND, Kind.LAUNCH_BOUND, Kind.BUSY]
+
+
+def test_beside_one_that_runs_freely_nobody_is_found_busy() -> None:
+    stage = Stage()
+    for client in (1, 2, 3):
+        stage.start(client)
+    stage.use(1, 2, 3)
+    stage.pass_time(0.3)
+    take_turns(stage, *[{1: TINY}] * 2)
+    assert kinds(stage, 1) == [Kind.LAUNCH_BOUND]
+    take_turns(stage, *[{2: BUSY}] * 3)
+    assert kinds(stage, 2) == [Kind.UNKNOWN]
+
+
 def test_a_drop_ends_the_turn() -> None:
     stage = Stage(Mode.SERIAL, quantum=10.0)
     stage.start(1, core_limit=50)
