@@ -3,12 +3,18 @@
     python benchmarks/pod_changes.py [--pods 500] [--rounds 10] [--seconds 2] [--json FILE]
 
 The scheduler and nvshare-pod-watch are the real processes; the API server is the double of the tests, in a process of
-its own with the lowest priority, because a real one is on another machine. Calm and storm take turns, so that what
-else the machine does touches both alike: in a storm every pod's two annotations change once a second.
+its own with the lowest priority, because a real one is on another machine. Three phases take turns, so that what else
+the machine does touches all alike:
 
-- grant: from just before a request is written to just after the answer was read, 500 times a second.
-- echo: the same round trip, after each, with a process that only answers: what the machine itself adds, in calm and
-  in storm.
+- calm: nothing changes.
+- other: every pod changes twice a second, but not its quotas. The API server and the watch have all their work, which a
+  small machine feels; the scheduler has none.
+- quotas: every pod's two annotations change once a second.
+
+What is measured in each, 500 times a second:
+
+- grant: from just before a request is written to just after the answer was read.
+- echo: the same round trip, after each, with a process that only answers: what the machine itself adds.
 """
 
 from __future__ import annotations
@@ -27,12 +33,17 @@ from typing import Any
 
 from daemon_scale import CARD, ENTRY_POINT, ROOT, Client, Echo, paced, processor_seconds
 
+from nvshare.config import CORES_ANNOTATION, MEMORY_ANNOTATION
+
 CLIENTS = 8
 NODE = "node-1"
+PHASES = ("calm", "other", "quotas")
+QUOTAS = (CORES_ANNOTATION, MEMORY_ANNOTATION)
+OTHERS = ("example.com/step", "example.com/progress")
 
 
 def storm(pods: int, kubeconfig: str) -> None:
-    """The API server: ``on`` and ``off`` on standard input say whether the pods change."""
+    """The API server: a phase on standard input says what of the pods changes."""
     sys.path.insert(0, str(ROOT / "tests" / "kube"))
     from doubles.api import ApiDouble
 
@@ -43,6 +54,7 @@ def storm(pods: int, kubeconfig: str) -> None:
     api.kubeconfig(Path(kubeconfig))
     print("ready", flush=True)
     changing = threading.Event()
+    names = QUOTAS
 
     def change() -> None:
         step = 0
@@ -52,21 +64,21 @@ def storm(pods: int, kubeconfig: str) -> None:
             step += 1
             began = max(began + 1 / pods, time.monotonic() - 1.0)
             time.sleep(max(0.0, began - time.monotonic()))
-            cores = str(1 + step % 99)
-            api.annotate(f"pod-{step % pods}", "nvshare.com/gpu-core-limit", cores)
-            api.annotate(f"pod-{step % pods}", "nvshare.com/gpu-memory-limit", f"{1000 + step % 999}Mi")
+            for name, value in zip(names, (str(1 + step % 99), f"{1000 + step % 999}Mi"), strict=True):
+                api.annotate(f"pod-{step % pods}", name, value)
 
     threading.Thread(target=change, daemon=True).start()
     for line in sys.stdin:
-        if line.strip() == "on":
-            changing.set()
-        else:
+        if line.strip() == "calm":
             changing.clear()
+        else:
+            names = QUOTAS if line.strip() == "quotas" else OTHERS
+            changing.set()
         print("done", flush=True)
 
 
 class Node:
-    """A scheduler, a watch of pods, and an API server that can be told to storm."""
+    """A scheduler, a watch of pods, and an API server that can be told what changes."""
 
     def __init__(self, directory: Path, pods: int) -> None:
         self.gpu = f"GPU-{secrets.token_hex(4)}-0000-0000-0000-000000000000"
@@ -105,9 +117,9 @@ class Node:
         if not self._api.stdout.readline():
             raise SystemExit("the API server did not start")
 
-    def storms(self, on: bool) -> None:
+    def turn_to(self, phase: str) -> None:
         assert self._api.stdin
-        self._api.stdin.write("on\n" if on else "off\n")
+        self._api.stdin.write(phase + "\n")
         self._api.stdin.flush()
         self._answer()
         time.sleep(0.5)  # what is on its way arrives
@@ -119,26 +131,26 @@ class Node:
 
 
 class Meter:
-    """Round trips in calm and in storm."""
+    """Round trips in each phase."""
 
     def __init__(self, node: Node) -> None:
         self._clients = [Client(node.socket, node.gpu) for _ in range(CLIENTS)]
         self._echo = Echo()
         self._node = node
-        self.grants: dict[bool, list[float]] = {False: [], True: []}
-        self.echoes: dict[bool, list[float]] = {False: [], True: []}
-        self.busy = {False: 0.0, True: 0.0}  # seconds of the scheduler's processor
+        self.grants: dict[str, list[float]] = {phase: [] for phase in PHASES}
+        self.echoes: dict[str, list[float]] = {phase: [] for phase in PHASES}
+        self.busy = dict.fromkeys(PHASES, 0.0)  # seconds of the scheduler's processor
 
-    def phase(self, on: bool, seconds: float) -> None:
-        self._node.storms(on)
+    def watch(self, phase: str, seconds: float) -> None:
+        self._node.turn_to(phase)
         before = processor_seconds(self._node.scheduler)
 
         def once(number: int) -> float:
-            self.echoes[on].append(self._echo.once(number))
+            self.echoes[phase].append(self._echo.once(number))
             return self._clients[number % CLIENTS].turn()
 
-        self.grants[on] += paced(once, seconds)
-        self.busy[on] += processor_seconds(self._node.scheduler) - before
+        self.grants[phase] += paced(once, seconds)
+        self.busy[phase] += processor_seconds(self._node.scheduler) - before
 
     def close(self) -> None:
         self._echo.close()
@@ -150,19 +162,20 @@ def measure(pods: int, rounds: int, seconds: float) -> dict[str, Any]:
         try:
             meter = Meter(node)
             for number in range(rounds):
-                for on in (False, True) if number % 2 else (True, False):
-                    meter.phase(on, seconds)
+                for place in range(len(PHASES)):
+                    meter.watch(PHASES[(number + place) % len(PHASES)], seconds)
             meter.close()
         finally:
             node.close()
     figures: dict[str, Any] = {"pods": pods, "rounds": rounds, "seconds": seconds}
     for what, taken in (("grant", meter.grants), ("echo", meter.echoes)):
         for name, part in (("p50", 0.5), ("p99", 0.99)):
-            calm, stormy = (_quantile(taken[on], part) * 1e3 for on in (False, True))
-            figures |= {f"{what}_{name}_calm_ms": calm, f"{what}_{name}_storm_ms": stormy}
-            figures[f"{what}_{name}_ratio"] = stormy / calm
-    figures["scheduler_cpu_calm_s"], figures["scheduler_cpu_storm_s"] = meter.busy[False], meter.busy[True]
-    return figures
+            found = {phase: _quantile(taken[phase], part) * 1e3 for phase in PHASES}
+            figures |= {f"{what}_{name}_{phase}_ms": value for phase, value in found.items()}
+            figures[f"{what}_{name}_other_to_calm"] = found["other"] / found["calm"]
+            figures[f"{what}_{name}_quotas_to_calm"] = found["quotas"] / found["calm"]
+            figures[f"{what}_{name}_quotas_to_other"] = found["quotas"] / found["other"]
+    return figures | {f"scheduler_cpu_{phase}_s": seconds for phase, seconds in meter.busy.items()}
 
 
 def _quantile(values: list[float], part: float) -> float:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("nvshare")
 
 MAX_PODS = 4096  # known at once; a node has some hundreds at most
-READ_PER_STEP = 16
-CHANGED_PER_STEP = 4  # 0.03 ms, or ten times that where they have processes; a step costs the loop as much by itself
+READ_PER_STEP = 8
+CHANGED_PER_STEP = 2  # some 0.03 ms, or ten times that where they have processes; a step costs the loop half as much
 UNKNOWN_WAIT = 1.5  # seconds that a process waits until its pod is told of; the library gives up after two
 SAVE_PERIOD = 1.0  # seconds between two looks at whether there is something new to keep
 _UID = re.compile(r"[0-9a-f-]{1,64}")
@@ -63,6 +63,8 @@ class Pod:
 
     def after(self, before: Pod | None) -> Pod:
         """With what was known before in place of what is not known now."""
+        if not self.keep:
+            return self
         mem = self.mem if before is None or "mem" not in self.keep else before.mem
         cores = self.cores if before is None or "cores" not in self.keep else before.cores
         return replace(self, mem=mem, cores=cores, keep=frozenset())
