@@ -1,9 +1,10 @@
 #!/bin/sh
-# Renders the plain manifests from the chart: sh tools/manifests.sh DIRECTORY
+# Renders the plain manifests from the chart: sh tools/manifests.sh DIRECTORY [OPTIONS OF HELM]
 # Helm is $HELM, one on the PATH, or the one that `make test-kube` has built; without any, exit code 77.
 set -eu
 cd "$(dirname "$0")/.."
 target=$1
+shift
 
 find_helm() {
 	command -v "${HELM:-helm}" && return
@@ -22,7 +23,7 @@ for part in namespace rbac scheduler device-plugin; do
 	{
 		echo "# Written by make manifests from deploy/chart/nvshare."
 		"$helm" template nvshare deploy/chart/nvshare --namespace nvshare-system --set createNamespace=true --kube-version 1.32 \
-			--show-only "templates/$part.yaml"
+			--show-only "templates/$part.yaml" "$@"
 	} >"$target/$part.yaml.new"
 	mv "$target/$part.yaml.new" "$target/$part.yaml"
 done
