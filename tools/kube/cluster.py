@@ -249,18 +249,30 @@ class Cluster:
 
 
 def _run(cluster: Cluster, command: Sequence[str]) -> int:
+    """On a cluster; where there can be none the command is told so, and says what it did not do."""
     reason = missing()
-    if reason is not None:
-        print(f"no cluster: {reason}", file=sys.stderr)
-        return subprocess.run(command, env={**os.environ, VARIABLE: f"missing: {reason}"}, check=False).returncode
-    cluster.refuse_a_second()
+    if reason is None:
+        cluster.refuse_a_second()
+        try:
+            reason = _trouble_with(cluster)
+            if reason is None:
+                return cluster.run(command, check=False).returncode
+        finally:
+            shutil.rmtree(_KEPT_LOGS, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):  # it had not come so far
+                shutil.copytree(cluster.directory / "logs", _KEPT_LOGS)
+            cluster.down()
+    print(f"no cluster: {reason}", file=sys.stderr)
+    return subprocess.run(command, env={**os.environ, VARIABLE: f"missing: {reason}"}, check=False).returncode
+
+
+def _trouble_with(cluster: Cluster) -> str | None:
+    """Start it; why it does not on this machine, if it does not. Nothing of nvshare has a part in that."""
     try:
         cluster.up()
-        return cluster.run(command, check=False).returncode
-    finally:
-        shutil.rmtree(_KEPT_LOGS, ignore_errors=True)
-        shutil.copytree(cluster.directory / "logs", _KEPT_LOGS)
-        cluster.down()
+    except (ClusterError, OSError, subprocess.CalledProcessError) as error:
+        return f"it does not start here ({error}); its logs are in {_KEPT_LOGS}"
+    return None
 
 
 def _end(number: int, _frame: object) -> None:
