@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 HANDOVER = 0.002  # seconds of work in flight beside which the next turn begins, so that the card does not idle
 MESSAGE = 0.0001  # seconds a message takes: what two sides measure differs by this
+NEARLY = 0.2  # of a turn: who is not more ahead than that is level with the others
 SLACK = 0.002  # seconds by which a client may say less than it kept others waiting for
 RENEW = 0.002  # seconds before the end of a turn in which it is decided whether it goes on
 SPEAK_BY = 1.5  # seconds after the end of a turn; the library gives up a drain after one
@@ -242,11 +243,15 @@ class Compute:
         return max(self._book(other).ready_at(now) for other in place.client.gpus.values())
 
     def _first(self, card: CardCompute, ready: list[Attachment]) -> Attachment:
-        """The lowest virtual time, but high priority first while it is not ahead of its share."""
+        """The lowest virtual time, but high priority first while it is not ahead of its share. Those who are hardly
+        ahead of the lowest go by who has waited longest: equal tasks go round, whatever their turns differ by."""
         floor = min(self._book(place).virtual for place in ready)
 
         def order(place: Attachment) -> tuple[bool, float, float]:
-            return not self._urgent(place, floor), self._book(place).virtual, place.compute.asked_at
+            book = self._book(place)
+            ahead = book.virtual - floor
+            level = ahead * book.share < NEARLY * book.length
+            return not self._urgent(place, floor), 0.0 if level else ahead, place.compute.asked_at
 
         return min(ready, key=order)
 

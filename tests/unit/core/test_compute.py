@@ -232,6 +232,45 @@ def test_beside_one_that_runs_freely_nobody_is_found_busy() -> None:
     assert kinds(stage, 2) == [Kind.UNKNOWN]
 
 
+def holders(stage: Stage, clients: Sequence[int], lengths: Sequence[float]) -> list[int]:
+    """Who has the turn, one after the other, when all of them always want one."""
+    found = []
+    for client in clients:
+        stage.ask(client)
+    for length in lengths:
+        holder = next(client for client in clients if stage.turn(client))
+        found.append(holder)
+        stage.pass_time(length)
+        stage.over(holder, length)
+    return found
+
+
+def test_equal_tasks_go_round_although_no_two_turns_are_equally_long() -> None:
+    stage = Stage()
+    for client in (1, 2, 3):
+        stage.start(client)
+    stage.use(1, 2, 3)
+    lengths = [0.0485, 0.0515, 0.05, 0.0515, 0.0485, 0.0495] * 10
+    assert holders(stage, (1, 2, 3), lengths) == [1, 2, 3] * 20
+
+
+def test_who_always_takes_longer_has_fewer_turns() -> None:
+    stage = Stage()
+    for client in (1, 2):
+        stage.start(client)
+    stage.use(1, 2)
+    used = {1: 0.0, 2: 0.0}
+    for client in (1, 2):
+        stage.ask(client)
+    for _ in range(200):
+        holder = 1 if stage.turn(1) else 2
+        length = 0.06 if holder == 1 else 0.05
+        used[holder] += length
+        stage.pass_time(length)
+        stage.over(holder, length)
+    assert used[1] == pytest.approx(used[2], abs=0.12)
+
+
 def test_a_drop_ends_the_turn() -> None:
     stage = Stage(Mode.SERIAL, quantum=10.0)
     stage.start(1, core_limit=50)
