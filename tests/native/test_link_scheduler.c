@@ -471,7 +471,8 @@ static void a_forked_child_shares_nothing(void)
 	CHECK(parent_connection != scheduler.client && fake_submit(NULL) == CUDA_SUCCESS);
 }
 
-/* Which of the submissions are measured is for the library to choose: the last ones may be told with those that follow. */
+/* Which of the submissions are measured is for the library to choose: the last ones may be told with those that follow.
+ */
 static void usage_is_reported_while_work_is_done(void)
 {
 	registered(NVS_SCHED_ON);
