@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from nvshare.lab.report_page.kinds import NotAResult, recognised, stamped
 from nvshare.lab.report_page.page import result_page
 from nvshare.lab.report_page.written import as_json
 
+_SIMULATED = {"model": True, "simulated": True, "gpu": False}  # of other sources nobody knows
 JSON = click.option(
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file."
 )
@@ -58,7 +60,7 @@ def replace_file(option: str, path: Path, text: str) -> None:
 
 
 def write_json(path: Path, kind: str, source: str, content: Mapping[str, Any]) -> None:
-    """``source``: model, simulated or gpu; only real cards are real."""
+    """``source``: model, simulated or gpu; kubernetes, whose cards may be either."""
     replace_file("--json", path, as_json(_whole(kind, source, content)) + "\n")
 
 
@@ -77,7 +79,8 @@ def write(kind: str, source: str, content: Mapping[str, Any], json_path: Path | 
 
 
 def _whole(kind: str, source: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    return stamped(kind, {"simulated": source != "gpu", "source": source, **content})
+    stamp = {"date": time.strftime("%Y-%m-%d"), "simulated": _SIMULATED.get(source), "source": source}
+    return stamped(kind, {**stamp, **content})
 
 
 def _plain(value: Any) -> Any:

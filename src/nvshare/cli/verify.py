@@ -164,7 +164,6 @@ def _content(
     place: Place, spec: str | None, card_memory: int, seconds: float, findings: list[Finding], rows: list[Row]
 ) -> dict[str, Any]:
     return {
-        "date": time.strftime("%Y-%m-%d"),
         "machine": {"node": place.title, "host": platform.machine(), "system": platform.release()},
         "versions": {"nvshare": __version__, "python": platform.python_version()},
         "node": place.title,

@@ -186,19 +186,6 @@ VERIFY = stamped(
         "compare": [COMPUTE["rows"][1]],
     },
 )
-KUBE = stamped(
-    "kube-test",
-    {
-        "request": {"workload": {"name": "add-small"}},
-        "tasks": [
-            {"name": "pod-1", "gpu": "GPU-a", "status": "PASS", "expected": "PASS", "loop_seconds": 2.0, "its": 50.0},
-            {"name": "pod-2", "gpu": "GPU-a", "status": "OOM", "expected": "PASS", "loop_seconds": 0.0, "its": 0.0},
-        ],
-        "verdicts": [{"name": "all passed", "passed": False, "detail": "1 of 2"}],
-        "findings": [],
-        "timeline": {"GPU-a": [{"who": "pod-1", "from": 0.0, "to": 2.0}]},
-    },
-)
 
 
 def test_checks_are_shown_with_what_was_expected_and_seen() -> None:
@@ -209,13 +196,28 @@ def test_checks_are_shown_with_what_was_expected_and_seen() -> None:
     assert page.values("delivered") == {"free: 2 x add (native)": [0.45, 0.46]}
 
 
-def test_pods_have_their_speeds_and_their_times_on_the_cards() -> None:
-    page = marks(KUBE)
-    assert {"2 pods add-small", "on a Kubernetes cluster", "all passed", "0 of 1"} <= set(page.text)
-    assert page.values("speed") == {"pod-1": [50.0]}
-    assert [(mark["data-gpu"], mark["data-task"], mark["data-end"]) for mark in page.of("held")] == [
-        ("GPU-a", "pod-1", "2.0")
-    ]
+def test_pods_are_shown_on_their_cards_with_times_durations_and_speeds(kube: dict[str, Any]) -> None:
+    page = marks(kube)
+    assert {"2 add-small, auto", "on a Kubernetes cluster", "3 of 4", "node-1", "10.0 s"} <= set(page.text)
+    assert "2.00 × that of a whole GPU" in page.text
+    assert page.values("speed") == {"nvshare-small-1": [50.0], "nvshare-small-2": [50.0]}
+    assert page.values("duration") == {"nvshare-small-1": [10.0], "nvshare-small-2": [10.0]}
+    assert page.values("whole") == {"nvshare-small-1": [5.0], "nvshare-small-2": [5.0]}
+    # AND every turn and every wait is drawn
+    (card,) = kube["timeline"]
+    for plot in ("held", "waited"):
+        drawn = [
+            (mark["data-gpu"], mark["data-task"], float(mark["data-begin"]), float(mark["data-end"]))
+            for mark in page.of(plot)
+        ]
+        assert drawn == [(card["gpu"], task["task"], *span) for task in card["tasks"] for span in task[plot]]
+        assert drawn
+
+
+def test_pods_of_whole_gpus_have_a_page_without_any_timeline(kube: dict[str, Any]) -> None:
+    page = marks({**kube, "timeline": [], "baseline_s": None, "measured": None})
+    assert not page.of("held")
+    assert page.values("speed") == {"nvshare-small-1": [50.0], "nvshare-small-2": [50.0]}
 
 
 STRESS = {
@@ -387,10 +389,12 @@ WRONG = (None, True, 0, -1, 1e300, 10**30, -0.5, "", "text", [], [0], [[0.0, 0.0
 
 
 @pytest.mark.parametrize("name", ["mission", "compute", "verify", "kube-test", "stress"])
-def test_a_damaged_result_is_drawn_or_refused_but_never_a_crash(name: str, mission: dict[str, Any]) -> None:
+def test_a_damaged_result_is_drawn_or_refused_but_never_a_crash(
+    name: str, mission: dict[str, Any], kube: dict[str, Any]
+) -> None:
     mission["rows"] = mission["rows"][:1] + [row for row in mission["rows"] if row["name"] in ("2 auto", "2 exit")]
     stress = stamped("stress", STRESS)
-    whole = {"mission": mission, "compute": COMPUTE, "verify": VERIFY, "kube-test": KUBE, "stress": stress}[name]
+    whole = {"mission": mission, "compute": COMPUTE, "verify": VERIFY, "kube-test": kube, "stress": stress}[name]
     source = random.Random(name)
     for path in source.sample(ways := leaves(whole), min(60, len(ways))):
         for value in source.sample(WRONG, 5):

@@ -1,19 +1,22 @@
-"""Pages of what passes or fails check by check: ``nvshare verify``, ``nvshare kube-test`` and ``nvshare stress``."""
+"""Pages of what passes or fails check by check: ``nvshare verify`` and ``nvshare stress``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nvshare.lab.report_page import compute, mission
+from nvshare.lab.report_page import compute
 from nvshare.lab.report_page.charts import Axis, Bar, BarRow, Point, PointRow, bar_chart, point_chart
 from nvshare.lab.report_page.parts import (
-    Columns,
+    CHECK,
     Content,
     Figure,
     Section,
     Table,
     Tile,
+    check_figures,
+    checks_table,
+    passed_figure,
     passed_tile,
     timelines,
     verdict,
@@ -28,24 +31,9 @@ VERIFY = {
     "source": str,
     "node": str,
     "rows": [
-        {
-            "check": str,
-            "title": Maybe(str),
-            "expected": str,
-            "seen": str,
-            "ok": Maybe(bool),
-            "seconds": Maybe(float),
-            "timeline": Maybe(Each(_SPANS)),  # by task
-        }
+        {**CHECK, "timeline": Maybe(Each(_SPANS))}  # by task
     ],
     "compare": Maybe(compute.SHAPE["rows"]),
-}
-KUBE = {
-    "request": dict,
-    "tasks": [mission.TASK],
-    "verdicts": [{"name": str, "passed": Maybe(bool), "detail": str}],
-    "findings": [str],
-    "timeline": Each([{"who": str, "from": float, "to": float}]),  # by GPU
 }
 STRESS = {
     "source": str,
@@ -76,14 +64,7 @@ def verify_tiles(content: Content) -> list[Tile]:
 
 def verify_sections(content: Content) -> Iterator[Section]:
     rows = content["rows"]
-    columns: Columns = (
-        ("check", lambda row: row.get("title") or row["check"]),
-        ("expected", lambda row: row["expected"]),
-        ("seen", lambda row: row["seen"]),
-        ("seconds", lambda row: "" if row.get("seconds") is None else f"{row['seconds']:.1f}"),
-        ("", lambda row: verdict(row["ok"])),
-    )
-    yield Section("Checks", table=Table.of(rows, columns))
+    yield Section("Checks", table=checks_table(rows))
     compared = [row for row in content.get("compare") or () if row["delivered"]]
     if compared:
         yield compute.ways_to_share(compared)
@@ -95,80 +76,9 @@ def verify_sections(content: Content) -> Iterator[Section]:
 
 
 def verify_figures(content: Content) -> Iterator[Figure]:
-    for row in content["rows"]:
-        if row["ok"] is not None:
-            yield _passed(row["check"], row["ok"])
+    yield from check_figures(content["rows"])
     for row in content.get("compare") or ():
         yield from compute.row_figures(row)
-
-
-def kube_title(content: Content) -> str:
-    workload = content["request"].get("workload")
-    name = workload.get("name", "") if isinstance(workload, dict) else ""
-    return f"{len(content['tasks'])} pods {name}".strip()
-
-
-def kube_tiles(content: Content) -> list[Tile]:
-    return [
-        passed_tile("verdicts", [entry["passed"] for entry in content["verdicts"]]),
-        passed_tile("pods as expected", [task["status"] == task["expected"] for task in content["tasks"]]),
-    ]
-
-
-def kube_sections(content: Content) -> Iterator[Section]:
-    yield _verdicts(content["verdicts"], ())
-    ran = [task for task in content["tasks"] if task["its"] > 0]
-    if ran:
-        gpus = list(dict.fromkeys(task["gpu"] for task in ran))
-        bars = [
-            BarRow(
-                task["name"],
-                task["name"],
-                [
-                    Bar(
-                        task["its"],
-                        f"{task['name']} on {task['gpu']}: {task['its']:.2f} it/s",
-                        "speed",
-                        gpus.index(task["gpu"]),
-                    )
-                ],
-                f"{task['its']:.1f}",
-            )
-            for task in ran
-        ]
-        legend = [(colour(place), gpu) for place, gpu in enumerate(gpus)]
-        yield Section("Speeds", "Iterations per second of each pod.", bar_chart(bars, "Speed of each pod"), legend)
-    spans: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for gpu, entries in content["timeline"].items():
-        for entry in entries:
-            spans.setdefault(gpu, {}).setdefault(entry["who"], []).append((entry["from"], entry["to"]))
-    cards = lanes_only(spans)
-    if cards:
-        yield Section("Timeline", "Who had which GPU when.", timeline_chart("timeline", cards))
-    columns: Columns = (
-        ("pod", lambda task: task["name"]),
-        ("GPU", lambda task: task["gpu"]),
-        ("seconds", lambda task: f"{task['loop_seconds']:.1f}"),
-        ("it/s", lambda task: f"{task['its']:.2f}"),
-        ("status", lambda task: task["status"]),
-        ("", lambda task: verdict(task["status"] == task["expected"])),
-    )
-    yield Section("Pods", table=Table.of(content["tasks"], columns))
-
-
-def kube_figures(content: Content) -> Iterator[Figure]:
-    for entry in content["verdicts"]:
-        if entry["passed"] is not None:
-            yield _passed(entry["name"], entry["passed"])
-    for task in content["tasks"]:
-        if task["its"] > 0:
-            yield Figure(task["name"], "it/s", task["its"], 1, "{:.2f}")
-
-
-def _passed(name: str, ok: bool | None) -> Figure:
-    """Passing is no matter of chance."""
-    value = float(bool(ok))
-    return Figure(name, "passed", value, 1, "{:.0f}", value, value)
 
 
 def stress_title(content: Content) -> str:
@@ -240,10 +150,10 @@ def _speeds(workers: list[Row], cards: list[str]) -> Section:
 def stress_figures(content: Content) -> Iterator[Figure]:
     for entry in content["verdicts"]:
         if entry["passed"] is not None:
-            yield _passed(entry["name"], entry["passed"])
+            yield passed_figure(entry["name"], entry["passed"])
     for fault in content["faults"]:
         if fault["survived"] is not None:
-            yield _passed(f"fault: {fault['name']}", fault["survived"])
+            yield passed_figure(f"fault: {fault['name']}", fault["survived"])
     for name, words, better in (
         ("ops_per_second", "operations/s", 1),
         ("lease_wait_p50_s", "wait for a lease, median, s", -1),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nvshare.lab.report_page import checks, compute, mission, moves, shapes
+from nvshare.lab.report_page import checks, compute, kube, mission, moves, shapes
 from nvshare.lab.report_page.parts import Content, Figure, Section, Tile
 
 
@@ -61,11 +61,11 @@ KINDS: dict[str, Kind] = {
     ),
     "kube-test": Kind(
         "nvshare kube-test",
-        checks.KUBE,
-        checks.kube_title,
-        checks.kube_tiles,
-        checks.kube_sections,
-        checks.kube_figures,
+        kube.SHAPE,
+        kube.title,
+        kube.tiles,
+        kube.sections,
+        kube.figures,
     ),
 }
 
@@ -81,8 +81,8 @@ class Result:
 
     @property
     def source(self) -> str:
-        """model, simulated or gpu; of a cluster nobody may know which."""
-        return str(self.content.get("source") or "kubernetes")
+        """model, simulated or gpu; kubernetes, whose cards may be either."""
+        return str(self.content["source"])
 
     @property
     def title(self) -> str:

@@ -13,7 +13,7 @@ from nvshare.lab.report_page.kinds import Result
 from nvshare.lab.report_page.parts import BAD, GOOD, Section, Table, Tile
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-_NUMBER = re.compile(r"^[+-]?\d[\d.,]*( ?(%|s|B|[KMGT]iB|GB/s|×))?$|^–?$")
+_NUMBER = re.compile(r"^[+-]?\d[\d.,]*( ?(%|s|B|[KMGT]iB|GB/s|it/s|×))?$|^–?$")
 _SOURCES = {
     "model": "modelled: the real scheduler core, cards and time computed",
     "simulated": "simulated: real processes on simulated cards",

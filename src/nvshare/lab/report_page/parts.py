@@ -6,11 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nvshare.lab.report_page.shapes import Maybe
 from nvshare.lab.report_page.timeline import timeline_chart
 
 Content = Mapping[str, Any]  # a result, as its JSON has it
 Columns = Sequence[tuple[str, Callable[[Mapping[str, Any]], str]]]
 
+CHECK = {
+    "check": str,
+    "title": Maybe(str),
+    "expected": str,
+    "seen": str,
+    "ok": Maybe(bool),
+    "seconds": Maybe(float),
+}  # the row of a promise
 GOOD, BAD, OPEN = "ok", "FAIL", "–"  # verdicts; a page colours cells that say one of them
 
 
@@ -77,6 +86,29 @@ def passed_tile(label: str, verdicts: Sequence[bool | None]) -> Tile:
     good = sum(judged)
     note = "all as promised" if good == len(judged) else f"{len(judged) - good} not as promised"
     return Tile(label, f"{good} of {len(judged)}", note, bad=good < len(judged))
+
+
+def checks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    columns: Columns = (
+        ("check", lambda row: row.get("title") or row["check"]),
+        ("expected", lambda row: row["expected"]),
+        ("seen", lambda row: row["seen"]),
+        ("seconds", lambda row: "" if row.get("seconds") is None else f"{row['seconds']:.1f}"),
+        ("", lambda row: verdict(row["ok"])),
+    )
+    return Table.of(rows, columns)
+
+
+def passed_figure(name: str, ok: bool) -> Figure:
+    """Passing is no matter of chance."""
+    value = float(ok)
+    return Figure(name, "passed", value, 1, "{:.0f}", value, value)
+
+
+def check_figures(rows: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
+    for row in rows:
+        if row["ok"] is not None:
+            yield passed_figure(row["check"], row["ok"])
 
 
 def timelines(rows: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]) -> Iterator[Section]:
