@@ -76,7 +76,7 @@ def _compared(paths: tuple[Path, Path], before: Result, after: Result, noise: fl
 def _shown(result: Result) -> Iterator[str]:
     yield f"{result.kind.command}: {result.title}"
     yield from map(_tile, result.kind.tiles(result.content))
-    yield from _tables(result.kind.sections(result.content))
+    yield from _told(result.kind.sections(result.content))
     findings = result.content.get("findings") or ()
     yield from ("", *map(str, findings)) if findings else ()
 
@@ -92,10 +92,12 @@ def _tile(tile: Tile) -> str:
     return f"  {tile.label}: {tile.value}" + (f" ({tile.note})" if tile.note else "")
 
 
-def _tables(sections: Iterable[Section]) -> Iterator[str]:
+def _told(sections: Iterable[Section]) -> Iterator[str]:
     for section in sections:
         if section.table is not None:
             yield from ("", f"{section.title}:", _text(section.table))
+        if section.lines:
+            yield from ("", f"{section.title}:", *section.lines)
 
 
 def _text(content: Table) -> str:

@@ -27,11 +27,13 @@ HTML = click.option(
 )
 
 
-def require_writable(json_path: Path | None, html_path: Path | None, reads: Sequence[Path] = ()) -> None:
+def require_writable(
+    json_path: Path | None, html_path: Path | None, svg_path: Path | None = None, reads: Sequence[Path] = ()
+) -> None:
     """End at once, and not after minutes of work, when a result cannot be written; what is there stays until then.
     ``reads``: files that the command needs as they are."""
     taken = [path.resolve() for path in reads]
-    for option, path in (("--json", json_path), ("--html", html_path)):
+    for option, path in (("--json", json_path), ("--html", html_path), ("--svg", svg_path)):
         if path is None:
             continue
         if path.resolve() in taken:
@@ -60,7 +62,7 @@ def replace_file(option: str, path: Path, text: str) -> None:
 
 
 def write_json(path: Path, kind: str, source: str, content: Mapping[str, Any]) -> None:
-    """``source``: model, simulated or gpu; kubernetes, whose cards may be either."""
+    """``source``: model, simulated or gpu; kubernetes or logs, whose cards may be either."""
     replace_file("--json", path, as_json(_whole(kind, source, content)) + "\n")
 
 

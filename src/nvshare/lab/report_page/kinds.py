@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nvshare.lab.report_page import checks, compute, kube, mission, moves, shapes
+from nvshare.lab.report_page import checks, compute, concurrency, kube, mission, moves, shapes
 from nvshare.lab.report_page.parts import Content, Figure, Section, Tile
 
 
 @dataclass(frozen=True)
 class Kind:
-    """``version`` of the layout: another one is not read. ``title`` says what was measured."""
+    """``version`` of the layout: another one is not read. ``title`` says what was measured, ``judges`` whether a result
+    passes or fails at all."""
 
     command: str
     shape: Mapping[str, Any]
@@ -21,6 +22,7 @@ class Kind:
     tiles: Callable[[Content], list[Tile]]
     sections: Callable[[Content], Iterable[Section]]
     figures: Callable[[Content], Iterable[Figure]]
+    judges: Callable[[Content], bool] = lambda content: True
     version: int = 1
 
 
@@ -59,6 +61,15 @@ KINDS: dict[str, Kind] = {
         checks.verify_sections,
         checks.verify_figures,
     ),
+    "concurrency": Kind(
+        "nvshare verify concurrency",
+        concurrency.SHAPE,
+        concurrency.title,
+        concurrency.tiles,
+        concurrency.sections,
+        concurrency.figures,
+        concurrency.judges,
+    ),
     "kube-test": Kind(
         "nvshare kube-test",
         kube.SHAPE,
@@ -81,7 +92,7 @@ class Result:
 
     @property
     def source(self) -> str:
-        """model, simulated or gpu; kubernetes, whose cards may be either."""
+        """model, simulated or gpu; kubernetes or logs, whose cards may be either."""
         return str(self.content["source"])
 
     @property

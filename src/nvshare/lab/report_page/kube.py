@@ -73,10 +73,14 @@ def sections(content: Content) -> Iterator[Section]:
         yield Section("Timeline", lead, timeline_chart("timeline", cards), legend)
     yield from _bars(content)
     if cards:
-        yield Section("GPUs", "Seconds of each card; waiting is the mean over its pods.", table=_gpus(cards, content))
+        yield Section(
+            "GPUs",
+            "Seconds of the scheduler's clock; waiting is the mean over a card's pods.",
+            table=_gpus(cards, content),
+        )
     yield Section("Pods", table=_pods(content["tasks"]))
     if content["messages"]:
-        yield Section("What failed pods said", table=Table(("",), [[message] for message in content["messages"]]))
+        yield Section("What failed pods said", lines=content["messages"])
 
 
 def figures(content: Content) -> Iterator[Figure]:
@@ -123,9 +127,10 @@ def _rows(
     tasks: Sequence[Row], field: str, form: str, marks: Sequence[tuple[str, float, str]], series: Mapping[str, int]
 ) -> Iterator[BarRow]:
     plot = "speed" if field == "its" else "duration"
-    for gpu in dict.fromkeys(task["gpu"] for task in tasks):
+    in_lanes = sorted(tasks, key=lambda task: series.get(task["name"], len(series)))
+    for gpu in dict.fromkeys(task["gpu"] for task in in_lanes):
         heading = shortened(gpu, _LETTERS)
-        for place, task in enumerate(task for task in tasks if task["gpu"] == gpu):
+        for place, task in enumerate(task for task in in_lanes if task["gpu"] == gpu):
             text = form.format(task[field])
             bar = Bar(task[field], f"{task['name']} on {gpu}: {text}", plot, series.get(task["name"], place))
             yield BarRow(task["name"], task["name"], [bar], text, marks, heading)

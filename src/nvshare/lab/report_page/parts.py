@@ -38,13 +38,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """``legend``: (class of a mark, what it means)."""
+    """``legend``: (class of a mark, what it means). ``lines``: sentences below everything."""
 
     title: str
     lead: str = ""
     chart: str = ""
     legend: Sequence[tuple[str, str]] = ()
     table: Table | None = None
+    lines: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
