@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from nvshare.cli.options import OneLineCommand, ResultFile, fail
-from nvshare.cli.results import HTML, JSON, replace_file, require_writable, write
+from nvshare.cli.options import PlainCommand, ResultFile, fail
+from nvshare.cli.results import HTML, JSON, replace_file, require_apart, say, write
 from nvshare.lab.concurrency import lines, picture
 from nvshare.lab.concurrency.story import Story, Unreadable, tell
 from nvshare.lab.concurrency.verdict import MIXED, PARALLEL, SERIAL, Verdict, evidence, judge
@@ -19,7 +19,7 @@ _WIDTH = 80
 _STANDARD_INPUT = "-"
 
 
-@click.command("concurrency", cls=OneLineCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("concurrency", cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @click.option("--expect", type=click.Choice((PARALLEL, SERIAL, MIXED)), help="Exit code 1 when it is not this.")
 @JSON
@@ -39,16 +39,17 @@ def command(
 
     Exit code: 0 told, 1 not as expected, 2 nothing can be told from these logs.
     """
-    require_writable(json_path, html_path, svg_path, reads=[Path(name) for name in logs])
+    require_apart({"--json": json_path, "--html": html_path, "--svg": svg_path}, reads=map(Path, logs))
     try:
         story = tell([lines.read(name, _text(name)) for name in dict.fromkeys(logs)])
         verdict = judge(story)
     except Unreadable as error:
         fail(str(error), 2)
-    _show(story, verdict)
-    write(KIND, SOURCE, _content(story, verdict, expect), json_path, html_path)
+    written = write(KIND, SOURCE, _content(story, verdict, expect), json_path, html_path)
     if svg_path is not None:
         replace_file("--svg", svg_path, picture.svg(story, f"nvshare: {verdict.word}") + "\n")
+    _show(story, verdict)
+    say(written)
     if expect is not None and expect != verdict.word:
         click.echo(f"expected {expect}, seen {verdict.word}")
         sys.exit(1)

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from nvshare import __version__, config
-from nvshare.cli.options import INTERRUPTED, SIZE, OneLineCommand, Seconds, fail, uninterrupted
-from nvshare.cli.results import HTML, JSON, require_writable, write
+from nvshare.cli.options import INTERRUPTED, SIZE, PlainCommand, Seconds, fail, uninterrupted
+from nvshare.cli.results import HTML, JSON, require_apart, say, write
 from nvshare.lab.kube_test.kubectl import Kubectl, KubectlFailed
 from nvshare.lab.kube_test.plan import LEAST_LIMIT, Request
 from nvshare.lab.kube_test.result import KIND, SOURCE, NoBaseline, read_baseline, result
@@ -25,7 +25,7 @@ from nvshare.lab.workloads.spec import WORKLOADS
 _IMAGE = f"localhost/nvshare/nvshare-workloads:{__version__}"
 
 
-@click.command(cls=OneLineCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("count", metavar="[N]", type=click.IntRange(1, 1000), default=4)
 @click.option("--workload", type=click.Choice(list(WORKLOADS)), default="add-small", show_default=True)
 @click.option("--serial", is_flag=True, help="One task at a time per GPU, and it must be so.")
@@ -81,7 +81,7 @@ def command(
     after Ctrl-C; nvshare stays installed. Exit code: 0 passed, 1 failed, 2 set-up or usage.
     """
     _require_one_kind(serial, baseline, mem, dynamic)
-    require_writable(json_path, html_path, reads=(against,) if against else ())
+    require_apart({"--json": json_path, "--html": html_path}, reads=(against,) if against else ())
     chosen = WORKLOADS[workload]
     chosen = replace(chosen, iterations=iterations or chosen.iterations, n=n or chosen.n)
     request = Request(
@@ -106,8 +106,8 @@ def command(
                 test.set_up(files)
             seen = test.run()
     report = result(request, seen, baseline_s)
-    click.echo(report.text())
-    write(KIND, SOURCE, report.to_dict(), json_path, html_path)
+    written = write(KIND, SOURCE, report.to_dict(), json_path, html_path)
+    say([report.text(), *written])
     raise SystemExit(0 if report.passed else 1)
 
 

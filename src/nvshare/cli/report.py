@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from nvshare.cli.options import Finite, OneLineCommand, fail
-from nvshare.cli.results import HTML, replace_file, require_writable
+from nvshare.cli.options import Finite, PlainCommand, fail
+from nvshare.cli.results import HTML, replace_file, require_apart
 from nvshare.daemon.translate import printable
 from nvshare.lab.report import table
 from nvshare.lab.report_page.compare import Comparison, compared
@@ -19,7 +19,7 @@ from nvshare.lab.report_page.parts import Section, Table, Tile
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command(cls=OneLineCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("first", metavar="A.json", type=_FILE)
 @click.argument("second", metavar="[B.json]", type=_FILE, required=False)
 @HTML
@@ -40,16 +40,17 @@ def command(first: Path, second: Path | None, html_path: Path | None, noise: flo
 
     Reads what bench, demo, stress, verify and kube-test write. Exit code 2 when a file is none of those.
     """
-    require_writable(None, html_path, reads=(first,) if second is None else (first, second))
+    require_apart({"--html": html_path}, reads=filter(None, (first, second)))
     result = _read(first)
     if second is None:
         page, lines = result_page(result), _shown(result)
     else:
         comparison = _compared((first, second), result, _read(second), noise / 100)
         page, lines = comparison_page(comparison), _differences(comparison)
-    click.echo("\n".join(printable(line) for text in lines for line in text.split("\n")))
     if html_path is not None:
         replace_file("--html", html_path, page)
+    click.echo("\n".join(printable(line) for text in lines for line in text.split("\n")))
+    if html_path is not None:
         click.echo(f"\npage written to {html_path}")
 
 
