@@ -32,7 +32,7 @@ from nvshare.lab.mission import Mission, Row, Scenario
 from nvshare.lab.model.run import ModelBackend
 from nvshare.lab.outcome import Backend, ignore_progress
 from nvshare.lab.outcome import Progress as Told
-from nvshare.lab.processes import Place, ProcessBackend
+from nvshare.lab.processes import ProcessBackend
 from nvshare.lab.report import eviction_table, row_report, summary_table, swap_report
 from nvshare.lab.team import TeamStalled
 from nvshare.native import NativeMissing
@@ -394,15 +394,6 @@ def swap_command(
 
 
 @contextlib.contextmanager
-def _compute_place(sim_spec: str | None) -> Iterator[Place]:
-    if sim_spec is None:
-        yield places.real()
-    else:
-        with places.simulated(sim_spec, 1.0, "bench") as place:
-            yield place
-
-
-@contextlib.contextmanager
 def _compute_progress(total: float) -> Iterator[tuple[Callable[[float], None], Callable[[ComputeRow], None]]]:
     """Hears of seconds that have passed, and of rows: a bar on a terminal, a line per row elsewhere."""
     console = Console(stderr=True)
@@ -461,7 +452,7 @@ def compute_command(
         fail("--real and --sim do not go together: choose one", 2)
     require_apart({"--json": json_path, "--html": html_path})
     rows: list[ComputeRow] = []
-    with plain_errors("H200", modelled=False), _compute_place(sim_spec) as place:
+    with plain_errors("H200", modelled=False), places.chosen(sim_spec, "bench") as place:
         kit_for(place)
         total = sum(scene_seconds(part, seconds, place.source == "gpu") for part in parts)
         minutes = (total + len(parts) * BEGIN_SECONDS[place.source]) / 60

@@ -76,8 +76,8 @@ def _compared(paths: tuple[Path, Path], before: Result, after: Result, noise: fl
 
 def _shown(result: Result) -> Iterator[str]:
     yield f"{result.kind.command}: {result.title}"
-    yield from map(_tile, result.kind.tiles(result.content))
-    yield from _told(result.kind.sections(result.content))
+    yield from map(_tile, result.kind.view.tiles(result.content))
+    yield from _told(result.kind.view.sections(result.content))
     findings = result.content.get("findings") or ()
     yield from ("", *map(str, findings)) if findings else ()
 

@@ -86,7 +86,12 @@ def command(
     findings: list[Finding] = []
     rows: list[Row] = []
     began = time.monotonic()
-    with plain_errors(modelled=False), _set_up(), _place(spec, card_memory) as place, _progress() as (begun, found):
+    with (
+        plain_errors(modelled=False),
+        _set_up(),
+        places.chosen(spec, "verify", card_memory) as place,
+        _progress() as (begun, found),
+    ):
         click.echo(f"nvshare verify on {place.title}: {config.format_size(card_memory)} of each card", err=True)
         for finding in verify(place, card_memory, checks, seconds, begun):
             findings.append(finding)
@@ -113,15 +118,6 @@ def _require_room(spec: str | None, card_memory: int) -> None:
     room = profile.memory_bytes - _PROCESSES * profile.context_bytes
     if card_memory > room:
         fail(f"--card-memory: {profile.name} has room for {config.format_size(room)} beside the tasks' contexts", 2)
-
-
-@contextlib.contextmanager
-def _place(spec: str | None, card_memory: int) -> Iterator[Place]:
-    if spec is None:
-        yield places.real(card_memory)
-        return
-    with places.simulated(spec, 1.0, "verify", card_memory=card_memory) as place:
-        yield place
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from kube_evidence import BOTH, PARALLEL, REQUEST, seen
 
-from nvshare.cli import bench, demo, kube_test, stress, verify
+from nvshare.cli import demo, kube_test, stress, verify
 from nvshare.cli.main import main
 from nvshare.gpu.profiles import parse_node
 from nvshare.lab import places
@@ -55,7 +55,7 @@ def _demo(change: Change) -> None:
 
 def _compute(change: Change) -> None:
     """Every scene is played in no time."""
-    change(bench, "_compute_place", lambda spec: contextlib.nullcontext(PLACE))
+    change(places, "chosen", lambda *_: contextlib.nullcontext(PLACE))
     change(compute_bench.live, "on", lambda *_, **__: contextlib.nullcontext(_Rehearsed(2.0, 0.5, mps="none")))
 
 
@@ -65,7 +65,7 @@ class _Rehearsed(Rehearsal):
 
 def _verify(change: Change) -> None:
     found = Finding("parallel", "parallel when it fits", "2 on", Seen("2 on", True, {"a": [Span(0, 1)]}), 1.2)
-    change(places, "simulated", lambda *_, **__: contextlib.nullcontext(PLACE))
+    change(places, "chosen", lambda *_: contextlib.nullcontext(PLACE))
     change(verify, "verify", lambda *_: iter([found]))
 
 

@@ -112,7 +112,7 @@ def compared(before: Result, after: Result, noise: float, names: tuple[str, str]
 
 
 def _by_name(result: Result) -> dict[tuple[str, str], Figure]:
-    return {(figure.row, figure.name): figure for figure in result.kind.figures(result.content)}
+    return {(figure.row, figure.name): figure for figure in result.kind.view.figures(result.content)}
 
 
 def _text(figure: Figure | None) -> str:

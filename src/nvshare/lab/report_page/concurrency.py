@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from nvshare.lab.report_page.parts import Columns, Content, Figure, Section, Table, Tile
 from nvshare.lab.report_page.shapes import Maybe
 from nvshare.lab.report_page.timeline import Card, timeline_chart
 
-Row = Mapping[str, Any]
 _SPANS = [(float, float)]
 SHAPE = {
     "source": str,

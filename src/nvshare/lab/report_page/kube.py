@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
-from typing import Any
 
 from nvshare.lab import spans
 from nvshare.lab.report_page import mission
@@ -14,11 +13,13 @@ from nvshare.lab.report_page.parts import (
     Columns,
     Content,
     Figure,
+    Row,
     Section,
     Table,
     Tile,
     check_figures,
     checks_table,
+    node_title,
     passed_tile,
     verdict,
 )
@@ -26,7 +27,6 @@ from nvshare.lab.report_page.shapes import Maybe
 from nvshare.lab.report_page.timeline import card_shape, series_of, timeline_chart
 from nvshare.lab.spans import Span
 
-Row = Mapping[str, Any]
 _LETTERS = 14  # of a GPU's name, as in the timeline
 SHAPE = {
     "source": str,
@@ -43,8 +43,7 @@ SHAPE = {
 }
 
 
-def title(content: Content) -> str:
-    return str(content["node"])
+title = node_title
 
 
 def tiles(content: Content) -> list[Tile]:

@@ -27,8 +27,8 @@ _VERDICTS = {GOOD: "good", BAD: "bad", "better": "good", "worse": "bad"}
 def result_page(result: Result) -> str:
     """One result."""
     content = result.content
-    tiles = result.kind.tiles(content)
-    sections = list(result.kind.sections(content))
+    tiles = result.kind.view.tiles(content)
+    sections = list(result.kind.view.sections(content))
     findings = content.get("findings")
     if isinstance(findings, list) and findings:
         sections.append(Section("Findings", lines=findings))

@@ -10,7 +10,8 @@ from nvshare.lab.report_page.shapes import Maybe
 from nvshare.lab.report_page.timeline import timeline_chart
 
 Content = Mapping[str, Any]  # a result, as its JSON has it
-Columns = Sequence[tuple[str, Callable[[Mapping[str, Any]], str]]]
+Row = Mapping[str, Any]  # of it
+Columns = Sequence[tuple[str, Callable[[Row], str]]]
 
 CHECK = {
     "check": str,
@@ -29,7 +30,7 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     @staticmethod
-    def of(rows: Sequence[Mapping[str, Any]], columns: Columns) -> Table:
+    def of(rows: Sequence[Row], columns: Columns) -> Table:
         """A line for each row, a cell for each column. Columns in which nothing is said are left out."""
         cells = [[cell(row) for _, cell in columns] for row in rows]
         used = [place for place in range(len(columns)) if any(line[place] for line in cells)]
@@ -78,6 +79,10 @@ def measured(content: Content, row: str, name: str, value: float, better: int, f
     return Figure(row, name, value, better, form, chance, chance)
 
 
+def node_title(content: Content) -> str:
+    return str(content["node"])
+
+
 def verdict(ok: bool | None) -> str:
     return {True: GOOD, False: BAD, None: OPEN}[ok]
 
@@ -89,7 +94,7 @@ def passed_tile(label: str, verdicts: Sequence[bool | None]) -> Tile:
     return Tile(label, f"{good} of {len(judged)}", note, bad=good < len(judged))
 
 
-def checks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def checks_table(rows: Sequence[Row]) -> Table:
     columns: Columns = (
         ("check", lambda row: row.get("title") or row["check"]),
         ("expected", lambda row: row["expected"]),
@@ -106,13 +111,13 @@ def passed_figure(name: str, ok: bool) -> Figure:
     return Figure(name, "passed", value, 1, "{:.0f}", value, value)
 
 
-def check_figures(rows: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
+def check_figures(rows: Sequence[Row]) -> Iterator[Figure]:
     for row in rows:
         if row["ok"] is not None:
             yield passed_figure(row["check"], row["ok"])
 
 
-def timelines(rows: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]) -> Iterator[Section]:
+def timelines(rows: Sequence[Row], name: Callable[[Row], str]) -> Iterator[Section]:
     """A picture for each run in which tasks met on a card."""
     for row in rows:
         cards = [card for card in row.get("timeline") or () if card["seconds"] > 0]

@@ -1,41 +1,27 @@
-"""Pages of what passes or fails check by check: ``nvshare verify`` and ``nvshare stress``."""
+"""Pages of ``nvshare stress``: verdicts, shares against quotas, and the speeds of workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from nvshare.lab.report_page import compute
 from nvshare.lab.report_page.charts import Axis, Bar, BarRow, Point, PointRow, bar_chart, point_chart
 from nvshare.lab.report_page.parts import (
-    CHECK,
     Content,
     Figure,
+    Row,
     Section,
     Table,
     Tile,
-    check_figures,
-    checks_table,
     passed_figure,
     passed_tile,
     timelines,
     verdict,
 )
-from nvshare.lab.report_page.shapes import Each, Maybe
+from nvshare.lab.report_page.shapes import Maybe
 from nvshare.lab.report_page.svg import colour
-from nvshare.lab.report_page.timeline import card_shape, lanes_only, timeline_chart
+from nvshare.lab.report_page.timeline import card_shape
 
-Row = Mapping[str, Any]
-_SPANS = [(float, float)]
-VERIFY = {
-    "source": str,
-    "node": str,
-    "rows": [
-        {**CHECK, "timeline": Maybe(Each(_SPANS))}  # by task
-    ],
-    "compare": Maybe(compute.SHAPE["rows"]),
-}
-STRESS = {
+SHAPE = {
     "source": str,
     "title": str,
     "passed": bool,
@@ -49,43 +35,11 @@ STRESS = {
 }
 
 
-def verify_title(content: Content) -> str:
-    return str(content["node"])
-
-
-def verify_tiles(content: Content) -> list[Tile]:
-    rows = content["rows"]
-    took = sum(row.get("seconds") or 0.0 for row in rows)
-    return [
-        passed_tile("checks passed", [row["ok"] for row in rows]),
-        *([Tile("took", f"{took:.0f} s")] if took else []),
-    ]
-
-
-def verify_sections(content: Content) -> Iterator[Section]:
-    rows = content["rows"]
-    yield Section("Checks", table=checks_table(rows))
-    compared = [row for row in content.get("compare") or () if row["delivered"]]
-    if compared:
-        yield compute.ways_to_share(compared)
-    for row in rows:
-        cards = lanes_only({"": row.get("timeline") or {}})
-        if cards:
-            lead = "When each task made progress."
-            yield Section(f"Timeline: {row.get('title') or row['check']}", lead, timeline_chart(row["check"], cards))
-
-
-def verify_figures(content: Content) -> Iterator[Figure]:
-    yield from check_figures(content["rows"])
-    for row in content.get("compare") or ():
-        yield from compute.row_figures(row)
-
-
-def stress_title(content: Content) -> str:
+def title(content: Content) -> str:
     return str(content["title"])
 
 
-def stress_tiles(content: Content) -> list[Tile]:
+def tiles(content: Content) -> list[Tile]:
     verdicts = [entry["passed"] for entry in content["verdicts"]]
     found = [
         passed_tile("verdicts", verdicts),
@@ -99,7 +53,7 @@ def stress_tiles(content: Content) -> list[Tile]:
     return found
 
 
-def stress_sections(content: Content) -> Iterator[Section]:
+def sections(content: Content) -> Iterator[Section]:
     yield _verdicts(content["verdicts"], content["faults"])
     quota = content["figures"].get("quota_percent")
     if content["occupied"] and quota is not None:
@@ -147,7 +101,7 @@ def _speeds(workers: list[Row], cards: list[str]) -> Section:
     return Section("Speeds", "Operations per second of each worker.", bar_chart(rows, "Speed of each worker"), legend)
 
 
-def stress_figures(content: Content) -> Iterator[Figure]:
+def figures(content: Content) -> Iterator[Figure]:
     for entry in content["verdicts"]:
         if entry["passed"] is not None:
             yield passed_figure(entry["name"], entry["passed"])
