@@ -46,7 +46,7 @@ def test_a_device_that_takes_nothing_is_one_line(tmp_path: Path) -> None:
     full.symlink_to("/dev/full")
     result = bench("--json", full)
     assert (result.exit_code, full.is_symlink()) == (1, True)
-    assert result.stderr == f"[NVSHARE][FATAL]: --json: {full} cannot be written (No space left on device)\n"
+    assert result.output == f"[NVSHARE][FATAL]: --json: {full} cannot be written (No space left on device)\n"
 
 
 @pytest.mark.parametrize("option", ["--json", "--html"])
@@ -58,4 +58,4 @@ def test_nothing_is_left_of_a_try(option: str, tmp_path: Path) -> None:
 def test_one_file_is_not_written_twice(tmp_path: Path) -> None:
     result = bench("--json", tmp_path / "x", "--html", tmp_path / "." / "x")
     assert result.exit_code == 2
-    assert result.stderr == f"[NVSHARE][FATAL]: --html: {tmp_path / 'x'} is used already: name another file\n"
+    assert result.output == f"[NVSHARE][FATAL]: --html: {tmp_path / 'x'} is used already: name another file\n"
