@@ -107,7 +107,7 @@ def command(
             seen = test.run()
     report = result(request, seen, baseline_s)
     written = write(KIND, SOURCE, report.to_dict(), json_path, html_path)
-    say([report.text(), *written])
+    say([*written, report.text()])
     raise SystemExit(0 if report.passed else 1)
 
 

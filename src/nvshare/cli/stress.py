@@ -105,8 +105,8 @@ def command(
         if cleanup:
             _clean_up(place, cards, made=place.simulated is not None and place.simulated not in was_up)
     written = write("stress", source_of(place), report.to_dict(), json_path, html_path)
-    _show(report)
     say(written)
+    _show(report)
     raise SystemExit(PASSED if report.passed else FAILED)
 
 
