@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from nvshare import config
-from nvshare.cli.options import INTERRUPTED, SIZE, fail
-from nvshare.cli.results import HTML, JSON, require_writable, write, write_json
+from nvshare.cli.options import INTERRUPTED, SIZE, PlainGroup, fail, only
+from nvshare.cli.results import HTML, JSON, require_apart, say, write, write_json
 from nvshare.client.connection import SchedulerError
 from nvshare.gpu.cards import NoCards
 from nvshare.gpu.profiles import Profile, parse_node
@@ -32,7 +32,7 @@ from nvshare.lab.mission import Mission, Row, Scenario
 from nvshare.lab.model.run import ModelBackend
 from nvshare.lab.outcome import Backend, ignore_progress
 from nvshare.lab.outcome import Progress as Told
-from nvshare.lab.processes import Place, ProcessBackend
+from nvshare.lab.processes import ProcessBackend
 from nvshare.lab.report import eviction_table, row_report, summary_table, swap_report
 from nvshare.lab.team import TeamStalled
 from nvshare.native import NativeMissing
@@ -41,21 +41,6 @@ _OUTSIDE = (SchedulerError, SimError, NativeMissing, NoTorch, TeamStalled, NotCa
 _SOLO_WALL_SECONDS = 2.5  # what a task takes alone on a simulated node, unless --shorten says otherwise
 _TURNS_WALL_SECONDS = 8.0  # the same of tasks in turns, which last at least 2 seconds of the scheduler's clock
 _SURVIVOR_SPEED = 1.0  # of the simulated node on which speeds within a quarter of a second count
-
-
-def _tests(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
-    """``1,4`` as numbers of tests; without, all of them."""
-    if value is None:
-        return mission.TESTS
-    allowed = ", ".join(map(str, mission.TESTS))
-    try:
-        tests = tuple(int(part) for part in value.split(","))
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a list of tests: allowed are {allowed}, e.g. 1,4") from None
-    for test in tests:
-        if test not in mission.TESTS:
-            raise click.BadParameter(f"there is no test {test}: allowed are {allowed}")
-    return tests
 
 
 def node_spec(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -86,7 +71,7 @@ def _scale(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 
 def _one_of(model_spec: str | None, sim_spec: str | None) -> str | None:
     if model_spec and sim_spec:
-        raise click.UsageError("--model and --sim do not go together: choose one")
+        fail("--model and --sim do not go together: choose one", 2)
     return model_spec or sim_spec
 
 
@@ -173,7 +158,7 @@ def _show(title: str, rows: list[Row]) -> None:
         click.echo(sentence)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=PlainGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Measure: in the model, on a simulated node, or on the GPUs of this machine.
 
@@ -210,7 +195,7 @@ def _speed(default: float) -> Callable[[Any], Any]:
 @_MODEL
 @_SIM
 @_speed(10.0)
-@click.option("--only", "tests", callback=_tests, metavar="TESTS", help="Tests to run, e.g. 1,4. Default: all.")
+@only("test", map(str, mission.TESTS))
 @click.option(
     "--shorten",
     type=click.FloatRange(0, 1, min_open=True),
@@ -229,7 +214,7 @@ def mission_command(
     model_spec: str | None,
     sim_spec: str | None,
     speed: float,
-    tests: tuple[int, ...],
+    tests: tuple[str, ...],
     shorten: float | None,
     json_path: Path | None,
     html_path: Path | None,
@@ -247,22 +232,22 @@ def mission_command(
     """
     spec = _one_of(model_spec, sim_spec)
     if scale and not spec:
-        raise click.UsageError("--scale changes a modelled or simulated card: give --model or --sim too")
-    require_writable(json_path, html_path)
+        fail("--scale changes a modelled or simulated card: give --model or --sim too", 2)
+    require_apart({"--json": json_path, "--html": html_path})
+    chosen = tuple(map(int, tests))
     with plain_errors():
         parts = _parts(shorten or 1.0)
         if spec is None:
-            title, rows = _plain_rows(ProcessBackend(places.real()), parts, tests, None)
+            title, rows = _plain_rows(ProcessBackend(places.real()), parts, chosen, None)
         else:
             gpus, plain = parse_node(spec)
             profile = plain.scaled(**scale) if scale else plain
             if model_spec:
-                title, rows = _plain_rows(ModelBackend(gpus, profile), parts, tests, profile)
+                title, rows = _plain_rows(ModelBackend(gpus, profile), parts, chosen, profile)
             else:
                 if shorten is None:
                     parts = mission.shortening(profile, _SOLO_WALL_SECONDS * speed, _TURNS_WALL_SECONDS * speed)
-                title, rows = _simulated_rows(spec, profile, gpus, speed, parts, tests)
-    _show(title, rows)
+                title, rows = _simulated_rows(spec, profile, gpus, speed, parts, chosen)
     content = {
         "node": title,
         "spec": spec,
@@ -272,8 +257,9 @@ def mission_command(
         "rows": [row.to_dict() for row in rows],
         "findings": findings(rows),
     }
-    click.echo("")
-    write("mission", rows[0].source, content, json_path, html_path)
+    written = write("mission", rows[0].source, content, json_path, html_path)
+    _show(title, rows)
+    say(["", *written])
     sys.exit(0 if all(row.passed and row.recovered for row in rows) else 1)
 
 
@@ -301,9 +287,10 @@ def _declared_card(model_spec: str | None, sim_spec: str | None, speed: float, c
     gpus, profile = parse_node(spec)
     room = profile.memory_bytes - 4 * profile.context_bytes
     if card_memory > room:
-        raise click.UsageError(
-            f"{config.format_size(card_memory)} cannot be declared of {profile.name}: contexts of four processes leave "
-            f"{config.format_size(room)}; declare less with --card-memory, or take another card"
+        fail(
+            f"--card-memory: {config.format_size(card_memory)} cannot be declared of {profile.name}: contexts of four "
+            f"processes leave {config.format_size(room)}; declare less, or take another card",
+            2,
         )
     its = 1 / profile.kernel_seconds(eviction.kernel_bytes(eviction.GIB))
     if model_spec:
@@ -325,16 +312,10 @@ def _card_memory(default: str) -> Callable[[Any], Any]:
     )
 
 
-def _write(
-    kind: str, backend: Backend, rows: list[dict[str, Any]], json_path: Path | None, html_path: Path | None
-) -> None:
-    write(kind, backend.source, {"node": backend.title, "rows": rows}, json_path, html_path)
-
-
 def _require(problem: str | None) -> None:
     """Refuse, before anything is started, what cannot be measured."""
     if problem is not None:
-        raise click.UsageError(problem)
+        fail(problem, 2)
 
 
 @command.command("eviction")
@@ -362,14 +343,16 @@ def eviction_command(
     Exit code 1 when a task failed, or a switch moved more than what does not fit and half a GiB.
     """
     _require(eviction.problem(card_memory))
-    require_writable(json_path, html_path)
+    require_apart({"--json": json_path, "--html": html_path})
     with plain_errors(_LARGE_NODE), _declared_card(model_spec, sim_spec, speed, card_memory) as card:
         rows = [
             eviction.measure(card.backend, sizes, card_memory, card.its, speed, ignore_progress)
             for sizes in eviction.CASES
         ]
+    content = {"node": card.backend.title, "rows": [row.to_dict() for row in rows]}
+    written = write("eviction", card.backend.source, content, json_path, html_path)
     click.echo(f"nvshare bench eviction on {card.backend.title}\n\n{eviction_table(rows)}\n")
-    _write("eviction", card.backend, [row.to_dict() for row in rows], json_path, html_path)
+    say(written)
     sys.exit(0 if all(row.passed for row in rows) else 1)
 
 
@@ -400,32 +383,14 @@ def swap_command(
     First the link is measured by plain driver calls: pinned copies one way, the other, and both from two processes.
     """
     _require(swap.problem(card_memory, size))
-    require_writable(json_path, html_path)
+    require_apart({"--json": json_path, "--html": html_path})
     with plain_errors(_LARGE_NODE), _declared_card(model_spec, sim_spec, speed, card_memory) as card:
         row = swap.measure(card.backend, card.link, size, card_memory, card.its, speed, ignore_progress)
+    content = {"node": card.backend.title, "rows": [row.to_dict()]}
+    written = write("swap", card.backend.source, content, json_path, html_path)
     click.echo(f"nvshare bench swap on {card.backend.title}\n\n{swap_report(row)}\n")
-    _write("swap", card.backend, [row.to_dict()], json_path, html_path)
+    say(written)
     sys.exit(0 if row.passed else 1)
-
-
-def _parts_of(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """``quotas,free``; without, all of them."""
-    if value is None:
-        return tuple(PARTS)
-    parts = tuple(value.split(","))
-    for part in parts:
-        if part not in PARTS:
-            raise click.BadParameter(f"there is no part {part!r}: allowed are {', '.join(PARTS)}, e.g. quotas,free")
-    return parts
-
-
-@contextlib.contextmanager
-def _compute_place(sim_spec: str | None) -> Iterator[Place]:
-    if sim_spec is None:
-        yield places.real()
-    else:
-        with places.simulated(sim_spec, 1.0, "bench") as place:
-            yield place
 
 
 @contextlib.contextmanager
@@ -453,13 +418,7 @@ def _compute_content(bench: ComputeBench, rows: list[ComputeRow], complete: bool
 @command.command("compute")
 @_SIM
 @click.option("--real", is_flag=True, help="The first GPU of this machine (the default without --sim).")
-@click.option(
-    "--only",
-    "parts",
-    callback=_parts_of,
-    metavar="PARTS",
-    help=f"Of {', '.join(PARTS)}; e.g. quotas,free. Default: all.",
-)
+@only("part", PARTS)
 @click.option(
     "--seconds", type=click.FloatRange(0.2, 60), default=8.0, show_default=True, help="Length of a measured window."
 )
@@ -490,10 +449,10 @@ def compute_command(
     promised.
     """
     if real and sim_spec:
-        raise click.UsageError("--real and --sim do not go together: choose one")
-    require_writable(json_path, html_path)
+        fail("--real and --sim do not go together: choose one", 2)
+    require_apart({"--json": json_path, "--html": html_path})
     rows: list[ComputeRow] = []
-    with plain_errors("H200", modelled=False), _compute_place(sim_spec) as place:
+    with plain_errors("H200", modelled=False), places.chosen(sim_spec, "bench") as place:
         kit_for(place)
         total = sum(scene_seconds(part, seconds, place.source == "gpu") for part in parts)
         minutes = (total + len(parts) * BEGIN_SECONDS[place.source]) / 60
@@ -505,8 +464,9 @@ def compute_command(
                 if json_path is not None:  # after every row: a run that is cut short keeps what it found
                     write_json(json_path, "compute", place.source, _compute_content(bench, rows, complete=False))
                 found(row)
+    written = write("compute", place.source, _compute_content(bench, rows, complete=True), json_path, html_path)
     click.echo(f"nvshare bench compute on {place.title}\n\n{compute_table(rows)}\n\n{verdict(rows)}")
     if place.source != "gpu":
         click.echo(simulated_note(place.source))
-    write("compute", place.source, _compute_content(bench, rows, complete=True), json_path, html_path)
+    say(written)
     sys.exit(0 if all(row.ok is not False for row in rows) else 1)

@@ -8,48 +8,48 @@ from typing import Any
 
 import click
 
-from nvshare.cli.options import OneLineCommand, ResultFile, fail
-from nvshare.cli.results import replace_file
+from nvshare.cli.options import PlainCommand, ResultFile, fail
+from nvshare.cli.results import HTML, JSON, replace_file, require_apart, say, write
 from nvshare.lab.concurrency import lines, picture
 from nvshare.lab.concurrency.story import Story, Unreadable, tell
 from nvshare.lab.concurrency.verdict import MIXED, PARALLEL, SERIAL, Verdict, evidence, judge
-from nvshare.lab.report_page.written import as_json
 
-KIND, VERSION = "concurrency", 1  # of the JSON
+KIND, SOURCE = "concurrency", "logs"
 _WIDTH = 80
 _STANDARD_INPUT = "-"
 
 
-@click.command("concurrency", cls=OneLineCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("concurrency", cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @click.option("--expect", type=click.Choice((PARALLEL, SERIAL, MIXED)), help="Exit code 1 when it is not this.")
-@click.option("--json", "json_path", type=ResultFile(), help="Verdict, evidence and timeline.")
+@JSON
+@HTML
 @click.option("--svg", "svg_path", type=ResultFile(), help="The timeline as a picture.")
-def command(logs: tuple[str, ...], expect: str | None, json_path: Path | None, svg_path: Path | None) -> None:
+def command(
+    logs: tuple[str, ...], expect: str | None, json_path: Path | None, html_path: Path | None, svg_path: Path | None
+) -> None:
     """Did tasks run in parallel, in turns, or both? Give the logs of one run, of its scheduler, its tasks or both; -
     reads from a pipe.
 
     \b
     nvshare verify concurrency scheduler.log
-    nvshare verify concurrency scheduler.log task-1.log task-2.log --svg timeline.svg
+    nvshare verify concurrency scheduler.log task-1.log task-2.log --html timeline.html
     kubectl logs -n nvshare-system -l name=nvshare-scheduler --timestamps --tail=-1 |
         nvshare verify concurrency --expect parallel -
 
     Exit code: 0 told, 1 not as expected, 2 nothing can be told from these logs.
     """
-    for option, path in (("--json", json_path), ("--svg", svg_path)):
-        if path is not None and path.resolve() in [Path(name).resolve() for name in logs]:
-            fail(f"{option} {path}: that is one of the logs: name another file", 2)
+    require_apart({"--json": json_path, "--html": html_path, "--svg": svg_path}, reads=map(Path, logs))
     try:
         story = tell([lines.read(name, _text(name)) for name in dict.fromkeys(logs)])
         verdict = judge(story)
     except Unreadable as error:
         fail(str(error), 2)
-    _show(story, verdict)
-    if json_path is not None:
-        replace_file("--json", json_path, as_json(_content(story, verdict)) + "\n")
+    written = write(KIND, SOURCE, _content(story, verdict, expect), json_path, html_path)
     if svg_path is not None:
         replace_file("--svg", svg_path, picture.svg(story, f"nvshare: {verdict.word}") + "\n")
+    _show(story, verdict)
+    say(written)
     if expect is not None and expect != verdict.word:
         click.echo(f"expected {expect}, seen {verdict.word}")
         sys.exit(1)
@@ -73,7 +73,7 @@ def _show(story: Story, verdict: Verdict) -> None:
     click.echo(f"Verdict: {verdict.word}")
 
 
-def _content(story: Story, verdict: Verdict) -> dict[str, Any]:
+def _content(story: Story, verdict: Verdict, expect: str | None) -> dict[str, Any]:
     def pairs(spans: Any) -> list[list[float]]:
         return [[round(span.begin, 3), round(span.end, 3)] for span in spans]
 
@@ -88,8 +88,7 @@ def _content(story: Story, verdict: Verdict) -> dict[str, Any]:
         for row in picture.rows(story)
     ]
     return {
-        "kind": KIND,
-        "version": VERSION,
+        "expected": expect,
         **verdict.to_dict(),
         "evidence": evidence(verdict),
         "notes": story.notes,

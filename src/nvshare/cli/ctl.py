@@ -75,7 +75,7 @@ def main(
     nvsharectl -S off                    no turns at all
     """
     if socket is not None and node is not None:
-        raise click.UsageError("--socket and --sim do not go together: choose one")
+        fail("--socket and --sim do not go together: choose one", 2)
     ctx.obj = _node_socket(node) if node is not None else socket or config.find_socket()
     changes: dict[str, Any] = {}
     if set_tq is not None:
@@ -157,9 +157,7 @@ def set_command(socket: Path, /, mode: str | None, **options: Any) -> None:
     targets = {name: options[name] for name in ("client", "pid", "pod", "run") if options[name] is not None}
     limits = _limits(options["mem"], options["cores"], options["priority"])
     if len(targets) > 1 or bool(targets) != bool(limits) or not (mode or limits):
-        raise click.UsageError(
-            "give --mode, or one of --client, --pid, --pod, --run together with any of --mem, --cores, --priority"
-        )
+        fail("give --mode, or one of --client, --pid, --pod, --run together with any of --mem, --cores, --priority", 2)
     if limits:  # before the mode: of the two only this can be refused, and then nothing is to change
         click.echo(_describe_group(_ask(socket, "limit", target=targets, **limits)["group"]))
     if mode:

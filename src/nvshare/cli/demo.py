@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.status import Status
 
 from nvshare.cli.bench import plain_errors
-from nvshare.cli.results import HTML, JSON, require_writable, write
+from nvshare.cli.options import PlainCommand
+from nvshare.cli.results import HTML, JSON, require_apart, say, write
 from nvshare.gpu.cards import NoCards
 from nvshare.gpu.profiles import parse_node
 from nvshare.lab import demo, places
@@ -55,7 +56,7 @@ def _introduce(place: Place) -> None:
     click.echo("")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @JSON
 @HTML
 def command(json_path: Path | None, html_path: Path | None) -> None:
@@ -67,7 +68,7 @@ def command(json_path: Path | None, html_path: Path | None) -> None:
 
     Uses the real GPU if there is one, else a simulated node that is gone afterwards. Exit code 1 when a task failed.
     """
-    require_writable(json_path, html_path)
+    require_apart({"--json": json_path, "--html": html_path})
     console = Console(stderr=True)
     played = []
     with plain_errors(), _place() as place:
@@ -81,16 +82,15 @@ def command(json_path: Path | None, html_path: Path | None) -> None:
                 status.start()
                 played.append((scene, row))
     rows = [row for _, row in played]
-    click.echo(f"{RULE}\n{summary_table(rows)}\n{RULE}")
     sentences = [scene.sentence(row) if row.passed else f"FAILED: {scene.title}." for scene, row in played]
-    click.echo("\n".join(sentences))
     content = {
         "node": place.title,
         "speed": place.speed,
         "rows": [row.to_dict() for row in rows],
         "findings": sentences,
     }
-    write("demo", place.source, content, json_path, html_path)
+    written = write("demo", place.source, content, json_path, html_path)
+    say([f"{RULE}\n{summary_table(rows)}\n{RULE}", *sentences, *written])
     for row in rows:
         if not row.passed:
             click.echo("\n".join(row.messages), err=True)

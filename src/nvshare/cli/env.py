@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from nvshare import config
+from nvshare.cli.options import PlainCommand, fail
 from nvshare.cli.run import Surroundings, interposer, start_scheduler, surroundings
 from nvshare.client.spawn import is_running
 
@@ -32,7 +33,7 @@ def docker_arguments(library: Path, socket: Path) -> list[str]:
     ]  # fmt: skip
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--sim", "spec", metavar="NODE", help="For a simulated node, e.g. 2xT4; starts it.")
 @click.option("--speed", type=float, help="How many times as fast as life the simulated node runs. Default: 1.")
 @click.option("--docker", is_flag=True, help="Print arguments for docker run.")
@@ -46,9 +47,7 @@ def command(spec: str | None, speed: float | None, docker: bool, as_json: bool) 
     eval "$(nvshare env --sim 2xT4)"              a simulated node
     """
     if docker and spec is not None:
-        raise click.UsageError(
-            "a simulated node lives in this machine's processes: --docker and --sim do not go together"
-        )
+        fail("a simulated node lives in this machine's processes: --docker and --sim do not go together", 2)
     library = interposer()
     place = surroundings(spec, speed)
     if place.simulated:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 import signal
 from collections.abc import Iterator, Sequence
@@ -15,17 +14,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from nvshare import __version__, config
-from nvshare.cli.options import INTERRUPTED, SIZE, OneLineCommand, ResultFile, Seconds, fail, uninterrupted
+from nvshare.cli.options import INTERRUPTED, SIZE, PlainCommand, Seconds, fail, uninterrupted
+from nvshare.cli.results import HTML, JSON, require_apart, say, write
 from nvshare.lab.kube_test.kubectl import Kubectl, KubectlFailed
 from nvshare.lab.kube_test.plan import LEAST_LIMIT, Request
-from nvshare.lab.kube_test.result import NoBaseline, Result, read_baseline, result
+from nvshare.lab.kube_test.result import KIND, SOURCE, NoBaseline, read_baseline, result
 from nvshare.lab.kube_test.run import KubeTest, Seen, TestFailed, Watchers, manifests
 from nvshare.lab.workloads.spec import WORKLOADS
 
 _IMAGE = f"localhost/nvshare/nvshare-workloads:{__version__}"
 
 
-@click.command(cls=OneLineCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("count", metavar="[N]", type=click.IntRange(1, 1000), default=4)
 @click.option("--workload", type=click.Choice(list(WORKLOADS)), default="add-small", show_default=True)
 @click.option("--serial", is_flag=True, help="One task at a time per GPU, and it must be so.")
@@ -43,7 +43,8 @@ _IMAGE = f"localhost/nvshare/nvshare-workloads:{__version__}"
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Of simulated cards.")
 @click.option("--timeout", type=Seconds(min=1), default=3600, show_default=True, help="Seconds for the pods to end.")
 @click.option("--against", type=click.Path(dir_okay=False, path_type=Path), help="JSON of a --baseline test.")
-@click.option("--json", "json_file", type=ResultFile(), help="The whole result.")
+@JSON
+@HTML
 def command(
     count: int,
     workload: str,
@@ -62,7 +63,8 @@ def command(
     speed: float,
     timeout: float,
     against: Path | None,
-    json_file: Path | None,
+    json_path: Path | None,
+    html_path: Path | None,
 ) -> None:
     """Install nvshare, run N pods that share the GPUs of a cluster, and judge what happened.
 
@@ -73,12 +75,13 @@ def command(
     nvshare kube-test --mem 1Gi 2                       a memory limit by annotation
     nvshare kube-test --dynamic 2                       ... that is raised while they run
     nvshare kube-test --baseline --json plain.json 1    whole GPUs, to compare with
-    nvshare kube-test --against plain.json 4
+    nvshare kube-test --against plain.json --html pods.html 4
 
     Talks to the cluster through kubectl alone. The pods are gone afterwards and schedulers in the mode they had, also
     after Ctrl-C; nvshare stays installed. Exit code: 0 passed, 1 failed, 2 set-up or usage.
     """
     _require_one_kind(serial, baseline, mem, dynamic)
+    require_apart({"--json": json_path, "--html": html_path}, reads=(against,) if against else ())
     chosen = WORKLOADS[workload]
     chosen = replace(chosen, iterations=iterations or chosen.iterations, n=n or chosen.n)
     request = Request(
@@ -102,7 +105,10 @@ def command(
             if files:
                 test.set_up(files)
             seen = test.run()
-    _show(result(request, seen, baseline_s), json_file)
+    report = result(request, seen, baseline_s)
+    written = write(KIND, SOURCE, report.to_dict(), json_path, html_path)
+    say([*written, report.text()])
+    raise SystemExit(0 if report.passed else 1)
 
 
 def _require_one_kind(serial: bool, baseline: bool, mem: int | None, dynamic: bool) -> None:
@@ -112,13 +118,6 @@ def _require_one_kind(serial: bool, baseline: bool, mem: int | None, dynamic: bo
         fail(f"--mem: {config.format_size(mem)} is too little to judge: at least {config.format_size(LEAST_LIMIT)}", 2)
     if serial and (dynamic or mem is not None):
         fail("--serial does not go with --mem and --dynamic: choose one", 2)
-
-
-def _show(report: Result, json_file: Path | None) -> None:
-    click.echo(report.text())
-    if json_file is not None:
-        json_file.write_text(json.dumps(report.to_dict(), indent=1) + "\n")
-    raise SystemExit(0 if report.passed else 1)
 
 
 @contextlib.contextmanager

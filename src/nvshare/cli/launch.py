@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import click
 
 from nvshare import config, native
-from nvshare.cli.options import SIZE, OneLineCommand, Seconds, fail
+from nvshare.cli.options import SIZE, PlainCommand, Seconds, fail
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
 from nvshare.launch.errors import LaunchError, NoGpu, WrongDevice
@@ -127,7 +127,7 @@ def stopping(stop: Callable[[], None]) -> Iterator[Callable[[], int | None]]:
 
 
 @click.command(
-    cls=OneLineCommand,
+    cls=PlainCommand,
     context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False},
 )
 @click.option("--gpus", metavar="0,2|all|cpu", help="Which GPUs, by index or UUID. Default: all, else the CPU.")

@@ -1,12 +1,14 @@
-"""What the commands share: the type of a size, and how to end with one line."""
+"""What the commands share: types of options, and how to end with one line, whatever is wrong."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,14 +17,17 @@ import click
 from nvshare import config
 
 INTERRUPTED = 130  # exit code: 128 and the number of SIGINT
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # what a full or broken output answers
+_HELP_ASKED_FOR = getattr(click.exceptions, "NoArgsIsHelpError", ())  # in newer releases of click only
 
 if TYPE_CHECKING:
-    _Parameter = click.ParamType[int]
+    _Number = click.ParamType[int]
+    _Names = click.ParamType[tuple[str, ...]]
 else:
-    _Parameter = click.ParamType  # generic in newer releases of click only
+    _Number = _Names = click.ParamType  # generic in newer releases of click only
 
 
-class _Size(_Parameter):
+class _Size(_Number):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -53,22 +58,94 @@ class Seconds(Finite):
     name = "seconds"
 
 
+class _SomeOf(_Names):
+    """``parallel,survivor``: names of things that there are."""
+
+    name = "names"
+
+    def __init__(self, what: str, there_are: Sequence[str]) -> None:
+        self.what = what
+        self.there_are = there_are
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        names = tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+        for name in names:
+            if name not in self.there_are:
+                self.fail(f"there is no {self.what} {name!r}: allowed are {', '.join(self.there_are)}", param, ctx)
+        return names
+
+
+def only(what: str, there_are: Iterable[str]) -> Callable[[Any], Any]:
+    """The option ``--only a,b``, given as ``checks`` where ``what`` is a check."""
+    names = tuple(there_are)
+    return click.option(
+        "--only",
+        f"{what}s",
+        type=_SomeOf(what, names),
+        default=",".join(names),
+        metavar=f"{what.upper()}S",
+        help=f"Of {', '.join(names)}; e.g. {','.join(names[:2])}. Default: all.",
+    )
+
+
 class ResultFile(click.Path):
-    """A file that will be written at the end: better to know at the beginning that it cannot be."""
+    """A file that will be written at the end: better to know at the beginning that it cannot be. What is there stays
+    until then."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, dir_okay=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        parent = path.absolute().parent
-        if not (parent.is_dir() and os.access(parent, os.W_OK)):
-            self.fail(f"{path} cannot be written: {parent} is no directory of yours.", param, ctx)
+        try:
+            _try_to_write(path)
+        except OSError as error:
+            self.fail(f"{path} cannot be written ({error.strerror})", param, ctx)
         return path
 
 
+def _try_to_write(path: Path) -> None:
+    """Without leaving a trace; a pipe or a device is not opened, which might wait for a reader."""
+    there = path.exists()
+    if there and not path.is_file():
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return
+    with path.open("a"):
+        pass
+    if not there:
+        path.unlink()
+
+
 class PlainCommand(click.Command):
-    """Ends with one line where the surroundings are at fault, and with the shell's own code after Ctrl-C."""
+    """Ends with one line where what was typed or the surroundings are at fault, and with the shell's own code after
+    Ctrl-C. Of nested commands the outermost does it for all."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, **extra)
+        try:
+            code = super().main(args, prog_name, complete_var, False, **extra)
+        except _HELP_ASKED_FOR as asked:
+            asked.show()
+            raise SystemExit(asked.exit_code) from None
+        except click.ClickException as error:
+            fail(_in_words(error), error.exit_code)
+        except click.Abort:
+            raise SystemExit(INTERRUPTED) from None
+        except OSError as error:
+            if error.errno not in _UNWRITABLE or error.filename is not None:
+                raise
+            _give_up_output()
+            fail(f"the output cannot be written: {error.strerror}", 1)
+        raise SystemExit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -79,14 +156,33 @@ class PlainCommand(click.Command):
             raise SystemExit(INTERRUPTED) from None
 
 
-class OneLineCommand(PlainCommand):
-    """What cannot be understood is one line too, and nothing has begun by then."""
+def _in_words(error: click.ClickException) -> str:
+    """The option and what is wrong with it; else what is wrong, and where to read what is right."""
+    if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
+        return _one_line(f"{_name(error)}: {error.message}")
+    said = _one_line(error.format_message())
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return said if context is None else f"{said}; see {context.command_path} --help"
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            fail(error.format_message(), 2)
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).rstrip(".")
+
+
+def _name(error: click.BadParameter) -> str:
+    if error.param is None:
+        return str(error.param_hint or "")
+    if isinstance(error.param, click.Option):
+        return max(error.param.opts, key=len)
+    return error.param.human_readable_name.strip("[]")
+
+
+def _give_up_output() -> None:
+    """What is left in the buffer would be tried once more at the very end, and complain again."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 @contextlib.contextmanager
@@ -104,6 +200,7 @@ class PlainGroup(PlainCommand, click.Group):
 
 
 def fail(text: str, code: int) -> NoReturn:
-    """End the command with one line on standard error."""
-    click.echo(f"[NVSHARE][FATAL]: {text}", err=True)
+    """End the command with one line on standard error, if that can be written."""
+    with contextlib.suppress(OSError):
+        click.echo(f"[NVSHARE][FATAL]: {text}", err=True)
     raise SystemExit(code)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from nvshare.cli.options import Finite, OneLineCommand, fail
-from nvshare.cli.results import HTML, replace_file, require_writable
+from nvshare.cli.options import Finite, PlainCommand, fail
+from nvshare.cli.results import HTML, replace_file, require_apart
 from nvshare.daemon.translate import printable
 from nvshare.lab.report import table
 from nvshare.lab.report_page.compare import Comparison, compared
@@ -19,7 +19,7 @@ from nvshare.lab.report_page.parts import Section, Table, Tile
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command(cls=OneLineCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("first", metavar="A.json", type=_FILE)
 @click.argument("second", metavar="[B.json]", type=_FILE, required=False)
 @HTML
@@ -40,16 +40,17 @@ def command(first: Path, second: Path | None, html_path: Path | None, noise: flo
 
     Reads what bench, demo, stress, verify and kube-test write. Exit code 2 when a file is none of those.
     """
-    require_writable(None, html_path, reads=(first,) if second is None else (first, second))
+    require_apart({"--html": html_path}, reads=filter(None, (first, second)))
     result = _read(first)
     if second is None:
         page, lines = result_page(result), _shown(result)
     else:
         comparison = _compared((first, second), result, _read(second), noise / 100)
         page, lines = comparison_page(comparison), _differences(comparison)
-    click.echo("\n".join(printable(line) for text in lines for line in text.split("\n")))
     if html_path is not None:
         replace_file("--html", html_path, page)
+    click.echo("\n".join(printable(line) for text in lines for line in text.split("\n")))
+    if html_path is not None:
         click.echo(f"\npage written to {html_path}")
 
 
@@ -75,8 +76,8 @@ def _compared(paths: tuple[Path, Path], before: Result, after: Result, noise: fl
 
 def _shown(result: Result) -> Iterator[str]:
     yield f"{result.kind.command}: {result.title}"
-    yield from map(_tile, result.kind.tiles(result.content))
-    yield from _tables(result.kind.sections(result.content))
+    yield from map(_tile, result.kind.view.tiles(result.content))
+    yield from _told(result.kind.view.sections(result.content))
     findings = result.content.get("findings") or ()
     yield from ("", *map(str, findings)) if findings else ()
 
@@ -92,10 +93,12 @@ def _tile(tile: Tile) -> str:
     return f"  {tile.label}: {tile.value}" + (f" ({tile.note})" if tile.note else "")
 
 
-def _tables(sections: Iterable[Section]) -> Iterator[str]:
+def _told(sections: Iterable[Section]) -> Iterator[str]:
     for section in sections:
         if section.table is not None:
             yield from ("", f"{section.title}:", _text(section.table))
+        if section.lines:
+            yield from ("", f"{section.title}:", *section.lines)
 
 
 def _text(content: Table) -> str:

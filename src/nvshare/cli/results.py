@@ -3,81 +3,87 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from nvshare.cli.options import fail
+from nvshare.cli.options import ResultFile, fail
 from nvshare.lab.report_page.kinds import NotAResult, recognised, stamped
 from nvshare.lab.report_page.page import result_page
 from nvshare.lab.report_page.written import as_json
 
-JSON = click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file."
-)
-HTML = click.option(
-    "--html",
-    "html_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write a page with pictures to this file.",
-)
+_SIMULATED = {"model": True, "simulated": True, "gpu": False}  # of other sources nobody knows
+JSON = click.option("--json", "json_path", type=ResultFile(), help="Write the rows to this file.")
+HTML = click.option("--html", "html_path", type=ResultFile(), help="Write a page with pictures to this file.")
 
 
-def require_writable(json_path: Path | None, html_path: Path | None, reads: Sequence[Path] = ()) -> None:
-    """End at once, and not after minutes of work, when a result cannot be written; what is there stays until then.
-    ``reads``: files that the command needs as they are."""
-    taken = [path.resolve() for path in reads]
-    for option, path in (("--json", json_path), ("--html", html_path)):
-        if path is None:
-            continue
-        if path.resolve() in taken:
-            fail(f"{option} {path}: that file is used already: name another", 2)
-        taken.append(path.resolve())
-        try:
-            there = path.exists()
-            with path.open("a"):
-                pass
-            if not there:
-                path.unlink()
-        except OSError as error:
-            fail(f"{option} {path}: cannot be written ({error.strerror})", 2)
+def require_apart(writes: Mapping[str, Path | None], reads: Iterable[Path] = ()) -> None:
+    """End at once when two options name the same file to write, or one that the command reads."""
+    taken = {path.resolve() for path in reads}
+    for option, path in writes.items():
+        if path is not None and path.resolve() in taken:
+            fail(f"{option}: {path} is used already: name another file", 2)
+        if path is not None:
+            taken.add(path.resolve())
 
 
 def replace_file(option: str, path: Path, text: str) -> None:
-    """Whole or not at all: who is interrupted keeps what was written before."""
+    """Whole or not at all: who is interrupted keeps what was written before. What is no file (/dev/stdout, a pipe) is
+    written to, never replaced; a link stays one."""
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8", errors="replace")
+        else:
+            _replace(path.resolve(), text)
+    except OSError as error:
+        fail(f"{option}: {path} cannot be written ({error.strerror})", 1)
+
+
+def _replace(path: Path, text: str) -> None:
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         aside.write_text(text, encoding="utf-8", errors="replace")
         aside.replace(path)
-    except OSError as error:
-        fail(f"{option} {path}: cannot be written ({error.strerror})", 1)
     finally:
         aside.unlink(missing_ok=True)
 
 
 def write_json(path: Path, kind: str, source: str, content: Mapping[str, Any]) -> None:
-    """``source``: model, simulated or gpu; only real cards are real."""
+    """``source``: model, simulated or gpu; kubernetes or logs, whose cards may be either."""
     replace_file("--json", path, as_json(_whole(kind, source, content)) + "\n")
 
 
-def write(kind: str, source: str, content: Mapping[str, Any], json_path: Path | None, html_path: Path | None) -> None:
-    """Both, where asked for, and say so."""
+def write(
+    kind: str, source: str, content: Mapping[str, Any], json_path: Path | None, html_path: Path | None
+) -> list[str]:
+    """Both, where asked for; tells what was written, to be said at the end. Commands write before they show: whoever
+    reads only the first lines of what they print does not lose the result."""
+    told = []
+    whole = _whole(kind, source, content)
     if json_path is not None:
-        write_json(json_path, kind, source, content)
-        click.echo(f"rows written to {json_path}")
+        replace_file("--json", json_path, as_json(whole) + "\n")
+        told.append(f"rows written to {json_path}")
     if html_path is not None:
         try:
-            page = result_page(recognised(_plain(_whole(kind, source, content))))
+            page = result_page(recognised(_plain(whole)))
         except NotAResult as error:
-            fail(f"--html {html_path}: there is nothing to draw: {error}", 1)
+            fail(f"--html: {html_path} is not written, there is nothing to draw: {error}", 1)
         replace_file("--html", html_path, page)
-        click.echo(f"page written to {html_path}")
+        told.append(f"page written to {html_path}")
+    return told
+
+
+def say(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
 
 
 def _whole(kind: str, source: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    return stamped(kind, {"simulated": source != "gpu", "source": source, **content})
+    stamp = {"date": time.strftime("%Y-%m-%d"), "simulated": _SIMULATED.get(source), "source": source}
+    return stamped(kind, {**stamp, **content})
 
 
 def _plain(value: Any) -> Any:

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from nvshare.cli.options import fail
+from nvshare.cli.options import PlainGroup, fail
 from nvshare.config import format_size
 from nvshare.gpu import sim
 
 
-@click.group(name="sim", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(name="sim", cls=PlainGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Simulated nodes: GPUs for driver-API programs on a machine without any.
 

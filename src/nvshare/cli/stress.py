@@ -15,8 +15,8 @@ import click
 
 from nvshare import config
 from nvshare.cli.launch import where
-from nvshare.cli.options import OneLineCommand, ResultFile, Seconds, fail
-from nvshare.cli.results import write
+from nvshare.cli.options import PlainCommand, ResultFile, Seconds, fail
+from nvshare.cli.results import HTML, JSON, require_apart, say, write
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
 from nvshare.lab.stress.meter import gpu_log as logged
@@ -33,7 +33,7 @@ _PERCENT = click.FloatRange(0, 100)
 _MIB = 1 << 20
 
 
-@click.command(cls=OneLineCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--workers", type=click.IntRange(1, 1024), help="Workers at once. Default: two per GPU.")
 @click.option("--duration", type=Seconds(min=0, min_open=True), default=60, show_default=True, help="Seconds.")
 @click.option("--memory", type=click.IntRange(16), default=256, show_default=True, help="MB of each worker, in all.")
@@ -44,8 +44,8 @@ _MIB = 1 << 20
 @click.option("--cleanup", is_flag=True, help="End what this test started: a simulated node, a scheduler.")
 @click.option("--verbose", is_flag=True, help="Each worker's process and GPU.")
 @click.option("--gpu-log", type=ResultFile(), help="CSV with a line per GPU and second.")
-@click.option("--json", "json_file", type=ResultFile(), help="The whole result.")
-@click.option("--html", "html_file", type=ResultFile(), help="The same as a page with pictures.")
+@JSON
+@HTML
 @click.option("--min-success", type=_PERCENT, default=100, show_default=True, help="Percent of workers.")
 @click.option("--min-launch", type=_PERCENT, default=100, show_default=True, help="Percent of configurations.")
 @click.option("--sim", "spec", metavar="NODE", help="On a simulated node, e.g. 4xT4.")
@@ -61,8 +61,8 @@ def command(
     cleanup: bool,
     verbose: bool,
     gpu_log: Path | None,
-    json_file: Path | None,
-    html_file: Path | None,
+    json_path: Path | None,
+    html_path: Path | None,
     min_success: float,
     min_launch: float,
     spec: str | None,
@@ -80,6 +80,7 @@ def command(
     """
     if skip_stress and skip_launch and not faults:
         fail("--skip-stress and --skip-launch leave nothing to do", 2)
+    require_apart({"--json": json_path, "--html": html_path, "--gpu-log": gpu_log})
     was_up = set(sim.names()) if spec is not None else set()
     place = where(spec, speed)
     cards = _cards(place, gpus)
@@ -103,7 +104,8 @@ def command(
         shutil.rmtree(directory, ignore_errors=True)
         if cleanup:
             _clean_up(place, cards, made=place.simulated is not None and place.simulated not in was_up)
-    write("stress", source_of(place), report.to_dict(), json_file, html_file)
+    written = write("stress", source_of(place), report.to_dict(), json_path, html_path)
+    say(written)
     _show(report)
     raise SystemExit(PASSED if report.passed else FAILED)
 

@@ -16,8 +16,8 @@ from rich.console import Console
 from nvshare import __version__, config
 from nvshare.cli import concurrency
 from nvshare.cli.bench import node_spec, plain_errors
-from nvshare.cli.options import SIZE, OneLineCommand, PlainGroup, fail
-from nvshare.cli.results import HTML, JSON, require_writable, write
+from nvshare.cli.options import SIZE, PlainGroup, fail, only
+from nvshare.cli.results import HTML, JSON, require_apart, say, write
 from nvshare.client.connection import SchedulerError
 from nvshare.gpu.profiles import parse_node
 from nvshare.gpu.sim import SimError
@@ -36,21 +36,6 @@ _WIDTH = 140  # columns, where there is no terminal to ask
 _PROCESSES = 5  # that check at the same time on one card, each with its context
 
 
-def _checks(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """``parallel,survivor``; without, all of them."""
-    if value is None:
-        return tuple(CHECKS)
-    names = tuple(value.split(","))
-    for name in names:
-        if name not in CHECKS:
-            raise click.BadParameter(f"there is no check {name!r}: allowed are {', '.join(CHECKS)}")
-    return names
-
-
-class _Group(OneLineCommand, PlainGroup):
-    """What cannot be understood is one line, here too."""
-
-
 @contextlib.contextmanager
 def _set_up() -> Iterator[None]:
     """That nothing can be checked is no failed check."""
@@ -60,9 +45,9 @@ def _set_up() -> Iterator[None]:
         fail(str(error), 2)
 
 
-@click.group(cls=_Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=PlainGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--sim", "spec", callback=node_spec, metavar="NODE", help="On a simulated node of its own, e.g. 2xT4.")
-@click.option("--only", "checks", callback=_checks, metavar="CHECKS", help=f"Of {', '.join(CHECKS)}.")
+@only("check", CHECKS)
 @click.option(
     "--card-memory", type=SIZE, default=str(CARD_MEMORY), show_default="4GiB", help="Of each card, for all tasks."
 )
@@ -96,21 +81,28 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return
-    require_writable(json_path, html_path)
+    require_apart({"--json": json_path, "--html": html_path})
     _require_room(spec, card_memory)
     findings: list[Finding] = []
     rows: list[Row] = []
     began = time.monotonic()
-    with plain_errors(modelled=False), _set_up(), _place(spec, card_memory) as place, _progress() as (begun, found):
+    with (
+        plain_errors(modelled=False),
+        _set_up(),
+        places.chosen(spec, "verify", card_memory) as place,
+        _progress() as (begun, found),
+    ):
         click.echo(f"nvshare verify on {place.title}: {config.format_size(card_memory)} of each card", err=True)
         for finding in verify(place, card_memory, checks, seconds, begun):
             findings.append(finding)
             found(finding)
         if compare:
             rows = list(compared(place, Ground(place, card_memory, seconds, False).small, 2 * seconds))
-    _show(findings, rows, place, time.monotonic() - began)
+    took = time.monotonic() - began
     content = _content(place, spec, card_memory, seconds, findings, rows)
-    write("verify", place.source, content, json_path, html_path)
+    written = write("verify", place.source, content, json_path, html_path)
+    _show(findings, rows, place, took)
+    say(written)
     sys.exit(0 if all(finding.ok is not False for finding in findings) else 1)
 
 
@@ -126,15 +118,6 @@ def _require_room(spec: str | None, card_memory: int) -> None:
     room = profile.memory_bytes - _PROCESSES * profile.context_bytes
     if card_memory > room:
         fail(f"--card-memory: {profile.name} has room for {config.format_size(room)} beside the tasks' contexts", 2)
-
-
-@contextlib.contextmanager
-def _place(spec: str | None, card_memory: int) -> Iterator[Place]:
-    if spec is None:
-        yield places.real(card_memory)
-        return
-    with places.simulated(spec, 1.0, "verify", card_memory=card_memory) as place:
-        yield place
 
 
 @contextlib.contextmanager
@@ -164,7 +147,6 @@ def _content(
     place: Place, spec: str | None, card_memory: int, seconds: float, findings: list[Finding], rows: list[Row]
 ) -> dict[str, Any]:
     return {
-        "date": time.strftime("%Y-%m-%d"),
         "machine": {"node": place.title, "host": platform.machine(), "system": platform.release()},
         "versions": {"nvshare": __version__, "python": platform.python_version()},
         "node": place.title,

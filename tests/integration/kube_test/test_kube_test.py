@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from nvshare.cli.report import command as report
 
 pytestmark = pytest.mark.simulated
 
@@ -25,17 +28,25 @@ def verdicts(text: str) -> dict[str, str]:
 
 def test_four_pods_share_two_gpus_in_parallel(make_cluster: Make, tmp_path: Path) -> None:
     cluster = make_cluster()
-    done = cluster.test(*SHORT, "--json", str(tmp_path / "result.json"), "4")
+    rows, page = tmp_path / "result.json", tmp_path / "result.html"
+    done = cluster.test(*SHORT, "--json", str(rows), "--html", str(page), "4")
     assert done.returncode == 0, done.stdout + done.stderr
     assert verdicts(done.stdout) == {"finished": "PASS", "shared": "PASS", "spread": "PASS", "parallel": "PASS"}
     assert "Total: 4, Pass: 4, Fail: 0" in done.stdout
     for pod in range(1, 5):
         assert re.search(rf"^nvshare-small-{pod} +\| [0-9a-f]{{16}}   \| GPU-", done.stdout, re.MULTILINE)
-    result = json.loads((tmp_path / "result.json").read_text())
-    assert result["kind"] == "kube-test"
+    result = json.loads(rows.read_text())
+    assert (result["kind"], result["version"], result["source"]) == ("kube-test", 1, "kubernetes")
+    assert result["date"]
     assert result["passed"]
     assert sorted(card["gpu"] for card in result["timeline"]) == sorted(cluster.gpus)
     assert cluster.pods() == []
+    # AND the page drawn later from the file is the one drawn at once
+    again = tmp_path / "again.html"
+    shown = CliRunner().invoke(report, [str(rows), "--html", str(again)])
+    assert shown.exit_code == 0, shown.output
+    assert again.read_bytes() == page.read_bytes()
+    assert page.read_text().count('data-plot="held"') >= 4
 
 
 def test_serial_is_set_seen_and_put_back(make_cluster: Make) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import signal
 from types import SimpleNamespace
 
@@ -10,8 +11,57 @@ import pytest
 from click.testing import CliRunner
 
 from nvshare.cli.ctl import main as ctl
+from nvshare.cli.device_plugin import main as device_plugin
+from nvshare.cli.main import SUBCOMMANDS
 from nvshare.cli.main import main as nvshare
+from nvshare.cli.pod_watch import main as pod_watch
 from nvshare.cli.scheduler import main as scheduler
+
+STYLE = {  # of every command one kind of mistake each: what was typed, then all that is said of it
+    ("run", "--cores", "0", "--", "true"): "--cores: 0 is not in the range 1<=x<=100",
+    ("run",): "Missing argument 'COMMAND...'; see nvshare run --help",
+    ("launch", "--timeout", "nan", "--", "true"): "--timeout: nan is not a number of seconds",
+    ("stress", "--skip-stress", "--skip-launch"): "--skip-stress and --skip-launch leave nothing to do",
+    ("verify", "concurrency"): "Missing argument 'LOG...'; see nvshare verify concurrency --help",
+    ("verify", "concurrency", "a", "--expect", "any"): "--expect: 'any' is not one of 'parallel', 'serial', 'mixed'",
+    ("doctor", "now"): "Got unexpected extra argument (now); see nvshare doctor --help",
+    ("env", "--docker", "--sim", "T4"): (
+        "a simulated node lives in this machine's processes: --docker and --sim do not go together"
+    ),
+    ("sim", "up"): "Missing argument 'SPEC'; see nvshare sim up --help",
+    ("demo", "--json", "/nowhere/x"): "--json: /nowhere/x cannot be written (No such file or directory)",
+    ("bench", "mission", "--only", "9"): "--only: there is no test '9': allowed are 0, 1, 2, 3, 4, 5, 6",
+    ("bench", "mission", "--model", "T4", "--sim", "T4"): "--model and --sim do not go together: choose one",
+    ("bench", "swap", "--html", "/nowhere/x"): "--html: /nowhere/x cannot be written (No such file or directory)",
+    ("report", "/nowhere/x"): "A.json: File '/nowhere/x' does not exist",
+    ("kube-test", "few"): "N: 'few' is not a valid integer range",
+    ("kube-test", "--serial", "--mem", "1Gi"): "--serial does not go with --mem and --dynamic: choose one",
+}
+
+
+@pytest.mark.parametrize("arguments", STYLE, ids=" ".join)
+def test_mistakes_have_one_style_in_all_commands(arguments):
+    result = CliRunner().invoke(nvshare, arguments, prog_name="nvshare")
+    assert result.exit_code == 2
+    assert result.output == f"[NVSHARE][FATAL]: {STYLE[arguments]}\n"
+
+
+def test_every_command_is_asked_for_its_style():
+    assert {arguments[0] for arguments in STYLE} == set(SUBCOMMANDS)
+
+
+@pytest.mark.parametrize("program", [nvshare, ctl, scheduler, device_plugin, pod_watch])
+def test_an_unknown_option_is_one_line_in_all_programs(program):
+    result = CliRunner().invoke(program, ["--frob"], prog_name="it")
+    assert result.exit_code == 2
+    assert re.fullmatch(r"\[NVSHARE\]\[FATAL\]: No such option:? '?--frob'?; see it --help\n", result.output)
+
+
+def test_without_a_command_there_is_help():
+    result = CliRunner().invoke(nvshare, ["bench"])
+    assert "Commands:" in result.output
+    assert "FATAL" not in result.output
+
 
 CTL = {
     ("set",): "give --mode, or one of",

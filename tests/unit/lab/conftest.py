@@ -1,8 +1,10 @@
-"""A result that several tests look at: a short mission, in the model."""
+"""Results that several tests look at: a short mission, in the model, and a test on a cluster."""
 
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from nvshare.cli.bench import command
+from nvshare.lab.kube_test.result import KIND, SOURCE, result
+from nvshare.lab.report_page.kinds import stamped
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from kube_evidence import BOTH, IN_TURNS, REQUEST, seen
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +33,11 @@ def mission_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mission(mission_file: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(mission_file.read_text())
     return content
+
+
+@pytest.fixture
+def kube() -> dict[str, Any]:
+    """Two pods that take turns on one GPU though their memory fits, as its JSON comes back from a file."""
+    content = result(replace(REQUEST, count=2), seen(REQUEST, BOTH, IN_TURNS), 5.0).to_dict()
+    written: dict[str, Any] = json.loads(json.dumps(stamped(KIND, {"source": SOURCE, **content})))
+    return written

@@ -45,7 +45,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
         for target in (tmp_path / "no" / "x.json", tmp_path / "file" / "x.json"):
             result = bench("--model", "2xT4", option, str(target))
             assert result.exit_code == 2
-            assert result.output.startswith(f"[NVSHARE][FATAL]: {option} {target}: cannot be written (")
+            assert result.output.startswith(f"[NVSHARE][FATAL]: {option}: {target} cannot be written (")
             assert result.output.count("\n") == 1
     assert not (tmp_path / "no").exists()
 
@@ -79,7 +79,8 @@ def test_only_the_tests_asked_for_are_shown(tmp_path: Path) -> None:
     assert "Test 3:" not in result.output
 
 
-def test_two_runs_write_the_same_file(tmp_path: Path) -> None:
+def test_two_runs_of_a_day_write_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvshare.cli.results.time.strftime", lambda form: "2026-11-15")
     for name in ("a", "b"):
         bench("--model", "2xT4", "--shorten", "0.01", "--json", str(tmp_path / name))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
@@ -88,8 +89,8 @@ def test_two_runs_write_the_same_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "explanation"),
     [
-        (("--model", "2xT4", "--only", "7"), "there is no test 7: allowed are 0, 1, 2, 3, 4, 5, 6"),
-        (("--model", "2xT4", "--only", "one"), "is not a list of tests"),
+        (("--model", "2xT4", "--only", "7"), "there is no test '7': allowed are 0, 1, 2, 3, 4, 5, 6"),
+        (("--model", "2xT4", "--only", "one"), "there is no test 'one': allowed are"),
         (("--model", "2xPotato"), "Potato"),
         (("--model", "2xT4", "--scale", "kernel=0"), "kernel=2"),
         (("--model", "2xT4", "--scale", "heat=2"), "link=0.5"),

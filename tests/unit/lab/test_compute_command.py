@@ -28,7 +28,7 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """No process is started: every scene is played in no time, on a card that is not there."""
 
     @contextlib.contextmanager
-    def place(spec: str | None) -> Iterator[Place]:
+    def place(spec: str | None, purpose: str) -> Iterator[Place]:
         source = "gpu" if spec is None else "simulated"
         yield Place(source, f"1 x H200{'' if spec is None else ' (simulated)'}", ("GPU-1",), Path("/none"), {})
 
@@ -38,7 +38,7 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> Iterator[Rehearsal]:
         yield Rehearsed(seconds, start, mps=None if with_mps else "none")
 
-    monkeypatch.setattr(bench_command, "_compute_place", place)
+    monkeypatch.setattr(bench_command.places, "chosen", place)
     monkeypatch.setattr(compute.live, "on", stage)
     monkeypatch.setattr(compute.importlib.util, "find_spec", lambda name: object())
 
@@ -151,7 +151,7 @@ def test_without_a_gpu_a_simulated_one_is_advised(monkeypatch: pytest.MonkeyPatc
 
 def test_a_real_card_without_pytorch_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "nvshare.cli.bench.places.real", lambda: Place("gpu", "1 x H200", ("GPU-1",), Path("/none"), {})
+        "nvshare.cli.bench.places.real", lambda *_: Place("gpu", "1 x H200", ("GPU-1",), Path("/none"), {})
     )
     monkeypatch.setattr(compute.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(compute.live, "on", lambda *_: pytest.fail("it started"))

@@ -242,6 +242,40 @@ def test_json_and_svg_have_the_same_bars(tmp_path: Path) -> None:
     assert bars == rows
 
 
+def test_the_page_has_the_bars_of_the_json(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert run(*paths("mixed"), "--json", tmp_path / "out.json", "--html", page).exit_code == 0
+    found = re.findall(
+        r'data-plot="(\w+)" data-row="timeline" data-task="([^"]+)" .*? data-begin="([^"]+)" data-end="([^"]+)"',
+        page.read_text(),
+    )
+    bars = {(plot, task, float(begin), float(end)) for plot, task, begin, end in found}
+    rows = json.loads((tmp_path / "out.json").read_text())["timeline"]
+    kinds = (("held", "on"), ("waited", "waited"), ("progress", "progress"))
+    assert bars == {(plot, row["task"], *span) for row in rows for plot, key in kinds for span in row[key]}
+    assert {plot for plot, *_ in bars} == {"held", "waited", "progress"}
+
+
+def test_a_page_passes_judgement_only_where_something_was_expected(tmp_path: Path) -> None:
+    def badges(*options: object) -> list[str]:
+        run(*paths("parallel"), "--html", tmp_path / "page.html", *options)
+        return re.findall(r'class="badge[^"]*">([^<]+)<', (tmp_path / "page.html").read_text())
+
+    assert badges() == ["told from logs"]
+    assert badges("--expect", "parallel") == ["passed", "told from logs"]
+    assert badges("--expect", "serial") == ["not as promised", "told from logs"]
+
+
+def test_no_log_is_overwritten(tmp_path: Path) -> None:
+    log = tmp_path / "scheduler.log"
+    log.write_bytes((DATA / "serial-mode" / "scheduler.log").read_bytes())
+    for option in ("--json", "--html", "--svg"):
+        result = run(log, option, log)
+        assert result.exit_code == 2
+        assert "name another" in result.output
+    assert log.read_bytes() == (DATA / "serial-mode" / "scheduler.log").read_bytes()
+
+
 def test_expecting_something_else_is_code_1() -> None:
     assert run(*paths("parallel"), "--expect", "parallel").exit_code == 0
     result = run(*paths("parallel"), "--expect", "serial")

@@ -8,89 +8,38 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kube_evidence import (
+    BOTH,
+    CARDS,
+    GIB,
+    IN_TURNS,
+    PARALLEL,
+    REQUEST,
+    SHORTAGE,
+    client,
+    clock,
+    gone,
+    log,
+    off,
+    on,
+    pods,
+    registered,
+    said_by,
+    seen,
+)
 
-from nvshare.lab.kube_test import plan
-from nvshare.lab.kube_test.evidence import Evidence, NodeSeen, PodSeen, PodState, pod_state, status_of
-from nvshare.lab.kube_test.holding import holdings, meetings
+from nvshare.lab.kube_test.evidence import Evidence, pod_state, status_of
+from nvshare.lab.kube_test.holding import holdings, meetings, switches
 from nvshare.lab.kube_test.logs import lines, pod_log, scheduler_log
 from nvshare.lab.kube_test.plan import MIB, Request
-from nvshare.lab.kube_test.result import NoBaseline, read_baseline, result
+from nvshare.lab.kube_test.result import KIND, SOURCE, NoBaseline, read_baseline, result
 from nvshare.lab.kube_test.verdicts import judge
+from nvshare.lab.report_page.kinds import stamped
 from nvshare.lab.workloads.spec import WORKLOADS
-
-GIB = 1 << 30
-CARDS = ("GPU-0", "GPU-1")
-REQUEST = Request(2, WORKLOADS["add-small"], "image", "cafe")
-
-
-def clock(seconds: float) -> str:
-    return f"2026-05-04T10:00:{seconds:012.9f}Z"
-
-
-def log(*said: tuple[float, str]) -> str:
-    return "".join(f"{clock(at)} [NVSHARE][INFO]: {text}\n" for at, text in said)
-
-
-def client(number: int) -> str:
-    return f"{number:016x}"
-
-
-def registered(at: float, number: int, gpu: str, pod: str = "") -> tuple[float, str]:
-    name = pod or f"nvshare-small-{number}"
-    return at, f"Registered client {client(number)} on GPU {gpu} with Pod name = {name}, Pod namespace = default"
-
-
-def on(at: float, number: int) -> tuple[float, str]:
-    return at, f"Sent LOCK_OK to client {client(number)}"
-
-
-def off(at: float, number: int) -> tuple[float, str]:
-    return at, f"Sent DROP_LOCK to client {client(number)}"
-
-
-def gone(at: float, number: int) -> tuple[float, str]:
-    return at, f"Removing client {client(number)}"
-
-
-def said_by(number: int, gpu: str, passed: bool = True) -> str:
-    ended = {"seconds": 11.0, "loop_seconds": 10.0, "its": 50.0, "uuid": gpu, "passed": passed}
-    return (
-        log((0, f"Client ID = {client(number)}"), (1, "Pending Kernel Window is 64"))
-        + f"{clock(2)} 20/100 [9.00 it/s]\n{clock(9)} {'PASS' if passed else 'FAIL: the sums are wrong'}\n"
-        + f"{clock(9)} {json.dumps(ended)}\n"
-    )
-
-
-def pods(request: Request, *texts: str, phases: tuple[str, ...] = ()) -> tuple[PodSeen, ...]:
-    phases = phases or ("Succeeded",) * len(texts)
-    return tuple(
-        PodSeen(one, PodState(one.name, phase, exit_code=0 if phase == "Succeeded" else 1), pod_log(text))
-        for one, text, phase in zip(plan.pods(replace(request, count=len(texts))), texts, phases, strict=True)
-    )
-
-
-def seen(request: Request, texts: list[str], scheduler: str, **more: Any) -> Evidence:
-    cards = dict.fromkeys(more.pop("cards", CARDS[:1]), 13 * GIB)
-    others = more.pop("others", {})
-    phases = more.pop("phases", ())
-    node = NodeSeen("node-1", cards, others, scheduler_log(scheduler))
-    return Evidence(pods(request, *texts, phases=phases), (node,), **more)
 
 
 def verdicts(request: Request, evidence: Evidence) -> dict[str, bool | None]:
     return {verdict.name: verdict.passed for verdict in judge(request, evidence)}
-
-
-PARALLEL = log(
-    registered(0, 1, "GPU-0"), on(1, 1), registered(2, 2, "GPU-0"), on(2, 2), gone(9, 1), gone(10, 2)
-)  # fmt: skip
-IN_TURNS = log(
-    registered(0, 1, "GPU-0"), on(1, 1), registered(2, 2, "GPU-0"), off(4, 1), on(5, 2),
-    (7, f"Switched GPU GPU-0 from client {client(2)} to client {client(1)}: 0 MB out, 0 MB in, 0.000 s of stall"),
-    on(7, 1), gone(9, 1), on(9.1, 2), gone(10, 2),
-)  # fmt: skip
-SHORTAGE = log((2, "Clients of GPU GPU-0 take turns: memory does not fit (7480 > 6000 MB)"))
-BOTH = [said_by(1, "GPU-0"), said_by(2, "GPU-0")]
 
 
 class TestLogs:
@@ -128,6 +77,14 @@ class TestHolding:
     def test_what_has_no_end_lasts_as_long_as_the_log(self) -> None:
         had = holdings(scheduler_log(log(on(1, 1), on(1, 2), gone(5, 2))))
         assert round(had[client(1)].life.end - had[client(1)].life.begin, 3) == 4.0
+
+    def test_a_switch_is_from_one_to_another_and_not_beside_it(self) -> None:
+        def of(text: str) -> int:
+            return switches(list(holdings(scheduler_log(text)).values()))
+
+        assert of(IN_TURNS) == 3
+        assert of(PARALLEL) == 0
+        assert of(ONE_AFTER_THE_OTHER) == 1
 
     def test_those_who_never_lived_together_did_not_meet(self) -> None:
         had = holdings(scheduler_log(log(on(1, 1), gone(2, 1), on(3, 2), gone(4, 2))))
@@ -317,6 +274,21 @@ class TestReport:
             "nvshare-small-2": [(1.0, 9.0)],
         }
 
+    def test_the_timeline_says_who_waited_and_on_which_node(self) -> None:
+        (card,) = result(REQUEST, seen(REQUEST, BOTH, IN_TURNS), None).timeline
+        assert card["node"] == "node-1"
+        assert {task["task"]: task["waited"] for task in card["tasks"]} == {
+            "nvshare-small-1": [(3.0, 6.0)],
+            "nvshare-small-2": [(6.0, 8.1)],
+        }
+
+    def test_tasks_of_different_gpus_do_not_switch(self) -> None:
+        scheduler = log(
+            registered(0, 1, "GPU-0"), registered(0, 2, "GPU-1"), on(1, 1), gone(2, 1), on(3, 2), gone(4, 2)
+        )
+        evidence = seen(REQUEST, [said_by(1, "GPU-0"), said_by(2, "GPU-1")], scheduler, cards=CARDS)
+        assert result(REQUEST, evidence, None).to_dict()["measured"]["switches"] == 0
+
     def test_verdicts_are_written_as_checks(self) -> None:
         content = result(REQUEST, seen(REQUEST, BOTH, IN_TURNS), None).to_dict()
         assert [(row["check"], row["ok"]) for row in content["rows"]][-1] == ("parallel", False)
@@ -333,7 +305,8 @@ class TestBaseline:
 
     def written(self, path: Path, **changes: Any) -> Path:
         evidence = Evidence(pods(self.REQUEST, said_by(1, "GPU-0")))
-        path.write_text(json.dumps({**result(self.REQUEST, evidence, None).to_dict(), **changes}))
+        content = stamped(KIND, {"source": SOURCE, **result(self.REQUEST, evidence, None).to_dict()})
+        path.write_text(json.dumps({**content, **changes}))
         return path
 
     def test_it_passes_without_any_scheduler_and_is_read_again(self, tmp_path: Path) -> None:
@@ -350,5 +323,15 @@ class TestBaseline:
 
     def test_a_file_that_is_no_json_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text("{")
-        with pytest.raises(NoBaseline, match="no result of"):
+        with pytest.raises(NoBaseline, match="it is not JSON, or was cut off"):
             read_baseline(tmp_path / "a.json", REQUEST)
+
+    def test_a_result_of_another_command_is_refused(self, tmp_path: Path, mission_file: Path) -> None:
+        with pytest.raises(NoBaseline, match="a result of nvshare bench mission: --against takes one of"):
+            read_baseline(mission_file, REQUEST)
+
+    def test_what_cannot_be_read_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "a.json").write_bytes(b"\xff")
+        for path, why in ((tmp_path / "a.json", "it is not text"), (tmp_path / "none", "No such file")):
+            with pytest.raises(NoBaseline, match=why):
+                read_baseline(path, REQUEST)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,9 +72,8 @@ class ComputeBench:
                 yield row
 
     def conditions(self) -> dict[str, Any]:
-        """What was measured on what, with what, when."""
+        """What was measured on what, with what."""
         return {
-            "date": time.strftime("%Y-%m-%d"),
             "machine": {"node": self.place.title, "host": platform.machine(), "system": platform.release()},
             "versions": {"nvshare": __version__, "python": platform.python_version(), **self.versions},
             "seconds": self.seconds,

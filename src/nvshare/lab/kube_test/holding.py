@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 
 from nvshare.lab.kube_test.logs import SchedulerLog
+from nvshare.lab.spans import Span
 
-
-@dataclass(frozen=True)
-class Span:
-    begin: float
-    end: float
+AT_ONCE = 0.05  # seconds that the lines of a log may lie apart from what they say
 
 
 @dataclass(frozen=True)
@@ -22,6 +19,12 @@ class Holding:
     client: str
     life: Span
     spans: tuple[Span, ...]
+
+    @property
+    def waited(self) -> tuple[Span, ...]:
+        """What is left of its life."""
+        edges = [self.life.begin, *(edge for span in self.spans for edge in (span.begin, span.end)), self.life.end]
+        return tuple(Span(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if end > begin)
 
 
 def holdings(log: SchedulerLog) -> dict[str, Holding]:
@@ -77,6 +80,11 @@ def meetings(present: Sequence[Holding]) -> list[Meeting]:
 
 
 def switches(present: Sequence[Holding]) -> int:
-    """How often the turn went from one to another."""
-    turns = sorted((span.begin, holding.client) for holding in present for span in holding.spans)
-    return sum(before[1] != after[1] for before, after in pairwise(turns))
+    """How often one of a GPU's clients had it to itself, and the next who got it was another."""
+    turns = sorted((*span, holding.client) for holding in present for span in holding.spans)
+    found, until, holder = 0, 0.0, ""
+    for begin, end, client in turns:
+        found += holder not in ("", client) and begin >= until - AT_ONCE
+        if end >= until:
+            until, holder = end, client
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,13 +12,15 @@ from nvshare.lab.kube_test.evidence import Evidence, PodSeen
 from nvshare.lab.kube_test.holding import holdings, switches
 from nvshare.lab.kube_test.plan import Request
 from nvshare.lab.kube_test.run import ended_badly
-from nvshare.lab.kube_test.verdicts import EXPECTED, judge
+from nvshare.lab.kube_test.verdicts import EXPECTED, judge, sharing
 from nvshare.lab.mission import Row, make_row
 from nvshare.lab.outcome import Outcome, TaskResult
 from nvshare.lab.report import RULE, task_report
+from nvshare.lab.report_page.kinds import KINDS, NotAResult, parsed
+from nvshare.lab.spans import Span
 from nvshare.lab.stress.verdicts import Verdict
 
-KIND, VERSION = "kube-test", 1
+KIND = "kube-test"
 _TEST = 0
 SOURCE = "kubernetes"
 _WORDS = {True: "PASS", False: "FAIL", None: "SKIP"}
@@ -29,10 +30,12 @@ _WORDS = {True: "PASS", False: "FAIL", None: "SKIP"}
 class Result:
     request: Request
     tasks: tuple[TaskResult, ...]
+    nodes: tuple[str, ...]  # of the tasks
     verdicts: tuple[Verdict, ...]
     findings: tuple[str, ...]
     messages: tuple[str, ...]
     row: Row | None
+    baseline_s: float | None
     timeline: list[dict[str, Any]]
 
     @property
@@ -47,17 +50,15 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "kind": KIND,
-            "version": VERSION,
-            "source": SOURCE,
             "node": self.request.title,
             "request": asdict(self.request),
             "passed": self.passed,
-            "tasks": [asdict(task) for task in self.tasks],
+            "tasks": [{**asdict(task), "node": node} for task, node in zip(self.tasks, self.nodes, strict=True)],
             "rows": [_check(verdict) for verdict in self.verdicts],
             "findings": list(self.findings),
             "messages": list(self.messages),
             "measured": None if self.row is None else self.row.to_dict(),
+            "baseline_s": self.baseline_s,
             "timeline": self.timeline,
         }
 
@@ -74,10 +75,12 @@ def result(request: Request, evidence: Evidence, baseline_s: float | None) -> Re
     return Result(
         request=request,
         tasks=tasks,
+        nodes=tuple(pod.state.node for pod in evidence.pods),
         verdicts=tuple(judge(request, evidence)),
         findings=tuple(pod_findings(row, baseline_s is not None) if row else ()),
         messages=tuple(ended_badly(evidence.pods)),
         row=row,
+        baseline_s=baseline_s,
         timeline=_timeline(evidence),
     )
 
@@ -86,7 +89,7 @@ def _row(request: Request, evidence: Evidence, tasks: Sequence[TaskResult], base
     """None where no pod was to finish a workload."""
     if request.dynamic or not any(task.expected == "PASS" for task in tasks):
         return None
-    turns = sum(switches(list(holdings(node.log).values())) for node in evidence.nodes)
+    turns = sum(switches(present) for _, _, _, present in sharing(evidence))
     outcome = Outcome(tuple(tasks), switches=turns)
     in_turns = any(node.log.shortages for node in evidence.nodes) or request.serial
     return make_row(
@@ -95,29 +98,35 @@ def _row(request: Request, evidence: Evidence, tasks: Sequence[TaskResult], base
 
 
 def _timeline(evidence: Evidence) -> list[dict[str, Any]]:
-    """Who had which card when, in seconds since the first had any."""
+    """Who had which card when, and who waited for it, in seconds since the first of them wanted any."""
     per_gpu = evidence.per_gpu()
     had = {client: holding for node in evidence.nodes for client, holding in holdings(node.log).items()}
-    spans = {
-        pod.plan.name: holding.spans
+    lives = {
+        pod.plan.name: holding
         for pods in per_gpu.values()
         for pod in pods
         if (holding := had.get(evidence.result(pod).client))
     }
-    ends = [(span.begin, span.end) for one in spans.values() for span in one]
-    first, last = min((begin for begin, _ in ends), default=0.0), max((end for _, end in ends), default=0.0)
+    first = min((one.life.begin for one in lives.values()), default=0.0)
+    last = max((one.life.end for one in lives.values()), default=0.0)
 
-    def held(pod: PodSeen) -> list[tuple[float, float]]:
-        return [(round(span.begin - first, 3), round(span.end - first, 3)) for span in spans.get(pod.plan.name, ())]
+    def since_first(spans: Sequence[Span]) -> list[tuple[float, float]]:
+        return [(round(span.begin - first, 3), round(span.end - first, 3)) for span in spans]
+
+    def lane(pod: PodSeen) -> dict[str, Any]:
+        one = lives.get(pod.plan.name)
+        held, waited = (one.spans, one.waited) if one else ((), ())
+        return {"task": pod.plan.name, "held": since_first(held), "waited": since_first(waited), "memory": []}
 
     return [
         {
+            "node": node.node,
             "gpu": gpu,
             "index": index,
             "capacity": capacity,
             "seconds": round(last - first, 3),
             "resolution_s": 0.0,
-            "tasks": [{"task": pod.plan.name, "held": held(pod), "memory": []} for pod in per_gpu[gpu]],
+            "tasks": [lane(pod) for pod in per_gpu[gpu]],
         }
         for node in evidence.nodes
         for index, (gpu, capacity) in enumerate(node.gpus.items())
@@ -132,13 +141,15 @@ class NoBaseline(Exception):
 def read_baseline(path: Path, request: Request) -> float:
     """Seconds that the same workload took in an earlier ``--baseline`` test."""
     try:
-        content = json.loads(path.read_text())
-        ours = content["kind"] == KIND and content["version"] == VERSION
-        row, asked = content["measured"], content["request"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise NoBaseline(f"{path} is no result of nvshare kube-test --json") from None
-    if not ours:
-        raise NoBaseline(f"{path} is a result of another version of nvshare kube-test")
+        before = parsed(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise NoBaseline(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
+    except NotAResult as error:
+        raise NoBaseline(f"{path}: {error}") from None
+    if before.kind is not KINDS[KIND]:
+        raise NoBaseline(f"{path} is a result of {before.kind.command}: --against takes one of nvshare kube-test")
+    content = before.content
+    row, asked = content.get("measured"), content["request"]
     if not asked["baseline"] or row is None or not content["passed"]:
         raise NoBaseline(f"{path} holds no baseline that passed: make one with --baseline --json {path}")
     if asked["workload"] != asdict(request.workload):

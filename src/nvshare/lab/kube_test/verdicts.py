@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nvshare.lab.kube_test.evidence import Evidence, NodeSeen, PodSeen, status_of
-from nvshare.lab.kube_test.holding import Holding, Meeting, holdings, meetings
+from nvshare.lab.kube_test.holding import AT_ONCE, Holding, Meeting, holdings, meetings
 from nvshare.lab.kube_test.plan import MIB, Request
 from nvshare.lab.stress.verdicts import Verdict
 
 TOGETHER = 0.9  # of the time that two tasks live side by side: both may work
-_AT_ONCE = 0.05  # seconds that the lines of a log may lie apart from what they say
 _PROMPT = 1.0  # seconds from a changed limit to a task that feels it
 
 
@@ -89,7 +88,7 @@ def _spread(evidence: Evidence) -> Verdict:
     return Verdict("spread", even, "; ".join(told))
 
 
-def _sharing(evidence: Evidence) -> list[tuple[NodeSeen, str, list[PodSeen], list[Holding]]]:
+def sharing(evidence: Evidence) -> list[tuple[NodeSeen, str, list[PodSeen], list[Holding]]]:
     """GPUs with two pods or more, and who of them had the GPU when."""
     found = []
     for node in evidence.nodes:
@@ -112,7 +111,7 @@ def _parallel(evidence: Evidence) -> Verdict:
     met: list[Meeting] = []
     turns = 0
     dropped: set[str] = set()
-    for node, gpu, pods, present in _sharing(evidence):
+    for node, gpu, pods, present in sharing(evidence):
         if _must_take_turns(node, gpu, pods):
             turns += 1
             continue
@@ -138,14 +137,14 @@ def _pairs(met: Sequence[Meeting]) -> str:
 
 def _serial(evidence: Evidence) -> Verdict:
     """No two tasks of a GPU had it at the same time."""
-    met = [meeting for _, _, _, present in _sharing(evidence) for meeting in meetings(present)]
+    met = [meeting for _, _, _, present in sharing(evidence) for meeting in meetings(present)]
     if not met:
-        waiting = any(len(pods) > 1 for _, _, pods, _ in _sharing(evidence))
+        waiting = any(len(pods) > 1 for _, _, pods, _ in sharing(evidence))
         why = "the pods of a GPU came one after the other by themselves" if waiting else "no two pods shared a GPU"
         return Verdict("serial", None, why)
     together = sum(one.together for one in met)
     detail = f"{_pairs(met)} met on a GPU for {sum(one.seconds for one in met):.1f} s, both had it for {together:.2f} s"
-    return Verdict("serial", all(one.together <= _AT_ONCE for one in met), detail)
+    return Verdict("serial", all(one.together <= AT_ONCE for one in met), detail)
 
 
 def _limited(request: Request, evidence: Evidence) -> Verdict:
@@ -191,5 +190,5 @@ def _felt_after(pod: PodSeen, evidence: Evidence) -> float | None:
     if not beyond:
         return None
     changes = (one for node in evidence.nodes for one in node.log.changes if one.pod == whole)
-    before = [one.at for one in changes if one.at <= beyond[0] + _AT_ONCE]
+    before = [one.at for one in changes if one.at <= beyond[0] + AT_ONCE]
     return max(0.0, beyond[0] - before[-1]) if before else None

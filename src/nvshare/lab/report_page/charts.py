@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from nvshare.lab.report_page.svg import WIDTH, Data, Drawing, Scale, ceiling, colour, number, tag
 
+AnyRow = TypeVar("AnyRow", "BarRow", "PointRow")
 _GUTTER = 300.0  # for the names of rows
 _MARGIN = 84.0  # right of the plot, for values
 _ROW = 30.0
@@ -52,18 +54,12 @@ def bar_chart(rows: Sequence[BarRow], says: str, unit: str = "", scale: float = 
     most = max([*totals, *(value for row in rows for _, value, _ in row.marks)], default=0.0)
     x = Scale(0.0, ceiling(most * scale) / scale, _GUTTER, WIDTH - _MARGIN)
     drawing, y = _framed(rows, x, unit, scale)
-    for row, total in zip(rows, totals, strict=True):
-        if row.heading:
-            drawing.text(0, y + 20, row.heading, "heading")
-            y += _ROW
-        _bar_row(drawing, x, y, row, total)
-        y += _ROW
+    for (row, middle), total in zip(_placed(drawing, y, rows), totals, strict=True):
+        _bar_row(drawing, x, middle, row, total)
     return drawing.render(says)
 
 
-def _bar_row(drawing: Drawing, x: Scale, y: float, row: BarRow, total: float) -> None:
-    middle = y + _ROW / 2
-    drawing.text(_GUTTER - 12, middle + 4, shortened(row.label), "label", "end")
+def _bar_row(drawing: Drawing, x: Scale, middle: float, row: BarRow, total: float) -> None:
     at = 0.0
     for bar in row.bars:
         width = x(at + bar.value) - x(at)
@@ -99,6 +95,17 @@ def _framed(rows: Sequence[BarRow] | Sequence[PointRow], x: Scale, unit: str, sc
         drawing.text(shown(value), top - 8, f"{value:g}{unit}", "tick", "middle")
     drawing.line(x.start, top, x.start, top + height, "axis")
     return drawing, top
+
+
+def _placed(drawing: Drawing, y: float, rows: Sequence[AnyRow]) -> Iterator[tuple[AnyRow, float]]:
+    """Each row with its middle, one below the other; headings are written on the way."""
+    for row in rows:
+        if row.heading:
+            drawing.text(0, y + 20, row.heading, "heading")
+            y += _ROW
+        drawing.text(_GUTTER - 12, y + _ROW / 2 + 4, shortened(row.label), "label", "end")
+        yield row, y + _ROW / 2
+        y += _ROW
 
 
 def _side_by_side(places: Sequence[float]) -> list[float]:
@@ -152,17 +159,12 @@ def point_chart(rows: Sequence[PointRow], says: str, axis: Axis = Axis()) -> str
     drawing, y = _framed(rows, x, axis.unit, axis.scale)
     if axis.line is not None:
         drawing.line(x(axis.line), y, x(axis.line), drawing.height - _BELOW, "limit")
-    for row in rows:
-        if row.heading:
-            drawing.text(0, y + 20, row.heading, "heading")
-            y += _ROW
-        _point_row(drawing, x, y + _ROW / 2, row)
-        y += _ROW
+    for row, middle in _placed(drawing, y, rows):
+        _point_row(drawing, x, middle, row)
     return drawing.render(says)
 
 
 def _point_row(drawing: Drawing, x: Scale, middle: float, row: PointRow) -> None:
-    drawing.text(_GUTTER - 12, middle + 4, shortened(row.label), "label", "end")
     drawing.line(x.start, middle, x.end, middle, "rail")
     places = _side_by_side([x.inside(point.value) for point in row.points])
     paired = any(point.hollow for point in row.points)  # a dot and its ring stay on one line

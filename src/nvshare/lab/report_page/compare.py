@@ -89,12 +89,17 @@ class Comparison:
 
 
 def compared(before: Result, after: Result, noise: float, names: tuple[str, str] = ("before", "after")) -> Comparison:
-    """Figures in the order of the first, then those that only the second has. ``NotAResult``: not of one kind."""
+    """Figures in the order of the first, then those that only the second has. ``NotAResult``: not of one kind, or with
+    nothing in common."""
     if before.kind is not after.kind:
         raise NotAResult(
             f"{names[0]} is of {before.kind.command}, {names[1]} of {after.kind.command}: compare two of a kind"
         )
     first, second = _by_name(before), _by_name(after)
+    if not first.keys() & second.keys():
+        raise NotAResult(
+            f"{names[0]} and {names[1]} have no figure in common: compare two runs of the same {before.kind.command}"
+        )
     rows = []
     for key in [*first, *(key for key in second if key not in first)]:
         old, new = first.get(key), second.get(key)
@@ -107,7 +112,7 @@ def compared(before: Result, after: Result, noise: float, names: tuple[str, str]
 
 
 def _by_name(result: Result) -> dict[tuple[str, str], Figure]:
-    return {(figure.row, figure.name): figure for figure in result.kind.figures(result.content)}
+    return {(figure.row, figure.name): figure for figure in result.kind.view.figures(result.content)}
 
 
 def _text(figure: Figure | None) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 from nvshare.lab.compute.rows import SHOWN_WITHIN
 from nvshare.lab.report_page.charts import Axis, Bar, BarRow, Point, PointRow, bar_chart, point_chart
-from nvshare.lab.report_page.parts import Content, Figure, Section, Table, Tile, passed_tile, verdict
+from nvshare.lab.report_page.parts import Content, Figure, Row, Section, Table, Tile, passed_tile, verdict
 from nvshare.lab.report_page.shapes import Maybe
 
-Row = Mapping[str, Any]
 SHAPE = {
     "source": str,
     "machine": {"node": str},

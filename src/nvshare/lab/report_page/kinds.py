@@ -5,68 +5,52 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from nvshare.lab.report_page import checks, compute, mission, moves, shapes
+from nvshare.lab.report_page import compute, concurrency, eviction, kube, mission, shapes, stress, swap, verify
 from nvshare.lab.report_page.parts import Content, Figure, Section, Tile
+
+
+class View(Protocol):
+    """What a module of this folder knows of its kind: which shape its JSON must have, what was measured, the figures
+    worth being large, sections with plots and tables, and what two results are compared by."""
+
+    @property
+    def SHAPE(self) -> Mapping[str, Any]: ...
+
+    @property
+    def title(self) -> Callable[[Content], str]: ...
+
+    @property
+    def tiles(self) -> Callable[[Content], list[Tile]]: ...
+
+    @property
+    def sections(self) -> Callable[[Content], Iterable[Section]]: ...
+
+    @property
+    def figures(self) -> Callable[[Content], Iterable[Figure]]: ...
 
 
 @dataclass(frozen=True)
 class Kind:
-    """``version`` of the layout: another one is not read. ``title`` says what was measured."""
+    """``judges``: whether a result passes or fails at all. ``version`` of the layout: another one is not read."""
 
     command: str
-    shape: Mapping[str, Any]
-    title: Callable[[Content], str]
-    tiles: Callable[[Content], list[Tile]]
-    sections: Callable[[Content], Iterable[Section]]
-    figures: Callable[[Content], Iterable[Figure]]
+    view: View
+    judges: Callable[[Content], bool] = lambda content: True
     version: int = 1
 
 
 KINDS: dict[str, Kind] = {
-    "mission": Kind(
-        "nvshare bench mission", mission.SHAPE, mission.title, mission.tiles, mission.sections, mission.figures
-    ),
-    "demo": Kind("nvshare demo", mission.SHAPE, mission.title, mission.tiles, mission.sections, mission.figures),
-    "swap": Kind(
-        "nvshare bench swap", moves.SWAP, moves.title, moves.swap_tiles, moves.swap_sections, moves.swap_figures
-    ),
-    "eviction": Kind(
-        "nvshare bench eviction",
-        moves.EVICTION,
-        moves.title,
-        moves.eviction_tiles,
-        moves.eviction_sections,
-        moves.eviction_figures,
-    ),
-    "compute": Kind(
-        "nvshare bench compute", compute.SHAPE, compute.title, compute.tiles, compute.sections, compute.figures
-    ),
-    "stress": Kind(
-        "nvshare stress",
-        checks.STRESS,
-        checks.stress_title,
-        checks.stress_tiles,
-        checks.stress_sections,
-        checks.stress_figures,
-    ),
-    "verify": Kind(
-        "nvshare verify",
-        checks.VERIFY,
-        checks.verify_title,
-        checks.verify_tiles,
-        checks.verify_sections,
-        checks.verify_figures,
-    ),
-    "kube-test": Kind(
-        "nvshare kube-test",
-        checks.KUBE,
-        checks.kube_title,
-        checks.kube_tiles,
-        checks.kube_sections,
-        checks.kube_figures,
-    ),
+    "mission": Kind("nvshare bench mission", mission),
+    "demo": Kind("nvshare demo", mission),
+    "swap": Kind("nvshare bench swap", swap),
+    "eviction": Kind("nvshare bench eviction", eviction),
+    "compute": Kind("nvshare bench compute", compute),
+    "stress": Kind("nvshare stress", stress),
+    "verify": Kind("nvshare verify", verify),
+    "concurrency": Kind("nvshare verify concurrency", concurrency, concurrency.judges),
+    "kube-test": Kind("nvshare kube-test", kube),
 }
 
 
@@ -81,12 +65,12 @@ class Result:
 
     @property
     def source(self) -> str:
-        """model, simulated or gpu; of a cluster nobody may know which."""
-        return str(self.content.get("source") or "kubernetes")
+        """model, simulated or gpu; kubernetes or logs, whose cards may be either."""
+        return str(self.content["source"])
 
     @property
     def title(self) -> str:
-        return self.kind.title(self.content)
+        return self.kind.view.title(self.content)
 
 
 def stamped(kind: str, content: Content) -> dict[str, Any]:
@@ -106,10 +90,10 @@ def recognised(content: Content) -> Result:
             f"it has version {content.get('version')!r} of {kind.command}, this nvshare reads version {kind.version}: "
             "use the release that wrote it"
         )
-    wrong = shapes.problem(content, kind.shape)
+    wrong = shapes.problem(content, kind.view.SHAPE)
     if wrong is not None:
         raise NotAResult(f"it is no result of {kind.command}: {' '.join(wrong.split())}")
-    if "rows" in kind.shape and not content["rows"]:
+    if "rows" in kind.view.SHAPE and not content["rows"]:
         raise NotAResult(f"it has no rows: that run of {kind.command} measured nothing")
     return Result(kind, content)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from nvshare import config
 from nvshare.lab.report import seconds_text
@@ -11,10 +10,12 @@ from nvshare.lab.report_page.charts import Axis, Bar, BarRow, Point, PointRow, b
 from nvshare.lab.report_page.parts import (
     Content,
     Figure,
+    Row,
     Section,
     Table,
     Tile,
     measured,
+    node_title,
     passed_tile,
     timelines,
     verdict,
@@ -22,7 +23,6 @@ from nvshare.lab.report_page.parts import (
 from nvshare.lab.report_page.shapes import Maybe
 from nvshare.lab.report_page.timeline import card_shape, series_of
 
-Row = Mapping[str, Any]
 PLAIN = "plain"
 TASK = {"name": str, "gpu": str, "status": str, "expected": str, "loop_seconds": float, "its": float}
 SHAPE = {
@@ -55,8 +55,7 @@ SHAPE = {
 }
 
 
-def title(content: Content) -> str:
-    return str(content["node"])
+title = node_title
 
 
 def tiles(content: Content) -> list[Tile]:

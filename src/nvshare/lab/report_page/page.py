@@ -13,12 +13,13 @@ from nvshare.lab.report_page.kinds import Result
 from nvshare.lab.report_page.parts import BAD, GOOD, Section, Table, Tile
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-_NUMBER = re.compile(r"^[+-]?\d[\d.,]*( ?(%|s|B|[KMGT]iB|GB/s|×))?$|^–?$")
+_NUMBER = re.compile(r"^[+-]?\d[\d.,]*( ?(%|s|B|[KMGT]iB|GB/s|it/s|×))?$|^–?$")
 _SOURCES = {
     "model": "modelled: the real scheduler core, cards and time computed",
     "simulated": "simulated: real processes on simulated cards",
     "gpu": "measured on real cards",
     "kubernetes": "on a Kubernetes cluster",
+    "logs": "told from logs",
 }
 _VERDICTS = {GOOD: "good", BAD: "bad", "better": "good", "worse": "bad"}
 
@@ -26,16 +27,22 @@ _VERDICTS = {GOOD: "good", BAD: "bad", "better": "good", "worse": "bad"}
 def result_page(result: Result) -> str:
     """One result."""
     content = result.content
-    tiles = result.kind.tiles(content)
-    sections = list(result.kind.sections(content))
+    tiles = result.kind.view.tiles(content)
+    sections = list(result.kind.view.sections(content))
     findings = content.get("findings")
-    said = _list("Findings", findings) if isinstance(findings, list) and findings else ""
-    passed = not any(tile.bad for tile in tiles)
-    badges = [_badge("passed" if passed else "not as promised", "good" if passed else "bad"), _source(result.source)]
-    about = "".join(badges) + f'<span class="about">{escape(_about(result))}</span>'
+    if isinstance(findings, list) and findings:
+        sections.append(Section("Findings", lines=findings))
+    about = f'{_verdict(result, tiles)}{_source(result.source)}<span class="about">{escape(_about(result))}</span>'
     return _document(
-        f"{result.kind.command}: {result.title}", result.kind.command, result.title, about, tiles, sections, said
+        f"{result.kind.command}: {result.title}", result.kind.command, result.title, about, tiles, sections
     )
+
+
+def _verdict(result: Result, tiles: Sequence[Tile]) -> str:
+    if not result.kind.judges(result.content):
+        return ""
+    passed = not any(tile.bad for tile in tiles)
+    return _badge("passed" if passed else "not as promised", "good" if passed else "bad")
 
 
 def comparison_page(comparison: Comparison) -> str:
@@ -46,11 +53,11 @@ def comparison_page(comparison: Comparison) -> str:
     about += f'<span class="about">{escape(names)}</span>'
     title = before.title if before.title == after.title else f"{before.title} → {after.title}"
     command = f"nvshare report, {before.kind.command}"
-    return _document(f"{command}: {title}", command, title, about, comparison.tiles(), comparison.sections(), "")
+    return _document(f"{command}: {title}", command, title, about, comparison.tiles(), comparison.sections())
 
 
 def _document(
-    name: str, command: str, title: str, about: str, tiles: Sequence[Tile], sections: Iterable[Section], said: str
+    name: str, command: str, title: str, about: str, tiles: Sequence[Tile], sections: Iterable[Section]
 ) -> str:
     here = files(__package__)
     style, script = (here.joinpath(file).read_text(encoding="utf-8") for file in ("page.css", "page.js"))
@@ -63,7 +70,6 @@ def _document(
             f'<header><p class="command">{escape(command)}</p><h1>{escape(title)}</h1><div>{about}</div></header>\n',
             f'<dl class="tiles">{"".join(map(_tile, tiles))}</dl>\n',
             "\n".join(map(_section, sections)),
-            said,
             f"<footer>nvshare {escape(__version__)}</footer>\n</main>\n",
             f'<div id="tip" role="status"></div>\n<script>\n{script}</script>\n</body>\n</html>\n',
         )
@@ -106,12 +112,9 @@ def _section(section: Section) -> str:
     legend = f'<ul class="legend">{marks}</ul>' if marks else ""
     chart = f'<div class="plot">{section.chart}</div>' if section.chart else ""
     table = _table(section.table) if section.table is not None else ""
-    return f"<section><h2>{escape(section.title)}</h2>{lead}{legend}{chart}{table}</section>"
-
-
-def _list(title: str, sentences: Sequence[object]) -> str:
-    lines = "".join(f"<li>{escape(str(sentence))}</li>" for sentence in sentences)
-    return f"<section><h2>{escape(title)}</h2><ul>{lines}</ul></section>\n"
+    said = "".join(f"<li>{escape(str(line))}</li>" for line in section.lines)
+    lines = f"<ul>{said}</ul>" if said else ""
+    return f"<section><h2>{escape(section.title)}</h2>{lead}{legend}{chart}{table}{lines}</section>"
 
 
 def _table(table: Table) -> str:

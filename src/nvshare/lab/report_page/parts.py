@@ -6,11 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nvshare.lab.report_page.shapes import Maybe
 from nvshare.lab.report_page.timeline import timeline_chart
 
 Content = Mapping[str, Any]  # a result, as its JSON has it
-Columns = Sequence[tuple[str, Callable[[Mapping[str, Any]], str]]]
+Row = Mapping[str, Any]  # of it
+Columns = Sequence[tuple[str, Callable[[Row], str]]]
 
+CHECK = {
+    "check": str,
+    "title": Maybe(str),
+    "expected": str,
+    "seen": str,
+    "ok": Maybe(bool),
+    "seconds": Maybe(float),
+}  # the row of a promise
 GOOD, BAD, OPEN = "ok", "FAIL", "–"  # verdicts; a page colours cells that say one of them
 
 
@@ -20,7 +30,7 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     @staticmethod
-    def of(rows: Sequence[Mapping[str, Any]], columns: Columns) -> Table:
+    def of(rows: Sequence[Row], columns: Columns) -> Table:
         """A line for each row, a cell for each column. Columns in which nothing is said are left out."""
         cells = [[cell(row) for _, cell in columns] for row in rows]
         used = [place for place in range(len(columns)) if any(line[place] for line in cells)]
@@ -29,13 +39,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """``legend``: (class of a mark, what it means)."""
+    """``legend``: (class of a mark, what it means). ``lines``: sentences below everything."""
 
     title: str
     lead: str = ""
     chart: str = ""
     legend: Sequence[tuple[str, str]] = ()
     table: Table | None = None
+    lines: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,10 @@ def measured(content: Content, row: str, name: str, value: float, better: int, f
     return Figure(row, name, value, better, form, chance, chance)
 
 
+def node_title(content: Content) -> str:
+    return str(content["node"])
+
+
 def verdict(ok: bool | None) -> str:
     return {True: GOOD, False: BAD, None: OPEN}[ok]
 
@@ -79,7 +94,30 @@ def passed_tile(label: str, verdicts: Sequence[bool | None]) -> Tile:
     return Tile(label, f"{good} of {len(judged)}", note, bad=good < len(judged))
 
 
-def timelines(rows: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]) -> Iterator[Section]:
+def checks_table(rows: Sequence[Row]) -> Table:
+    columns: Columns = (
+        ("check", lambda row: row.get("title") or row["check"]),
+        ("expected", lambda row: row["expected"]),
+        ("seen", lambda row: row["seen"]),
+        ("seconds", lambda row: "" if row.get("seconds") is None else f"{row['seconds']:.1f}"),
+        ("", lambda row: verdict(row["ok"])),
+    )
+    return Table.of(rows, columns)
+
+
+def passed_figure(name: str, ok: bool) -> Figure:
+    """Passing is no matter of chance."""
+    value = float(ok)
+    return Figure(name, "passed", value, 1, "{:.0f}", value, value)
+
+
+def check_figures(rows: Sequence[Row]) -> Iterator[Figure]:
+    for row in rows:
+        if row["ok"] is not None:
+            yield passed_figure(row["check"], row["ok"])
+
+
+def timelines(rows: Sequence[Row], name: Callable[[Row], str]) -> Iterator[Section]:
     """A picture for each run in which tasks met on a card."""
     for row in rows:
         cards = [card for card in row.get("timeline") or () if card["seconds"] > 0]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nvshare.lab.report_page.charts import shortened
+from nvshare.lab.report_page.shapes import Maybe
 from nvshare.lab.report_page.svg import WIDTH, Data, Drawing, Scale, colour, tag
 
 Card = Mapping[str, Any]  # a CardHistory, as JSON has it
@@ -15,14 +16,21 @@ _GUTTER = 190.0
 _MARGIN = 58.0
 _LANE = 24.0
 _THICK = 16.0
+_DID = (  # what a task may do: its field, in words, and where in its lane the bar is
+    ("waited", "waited for the card", 0.0, _THICK),
+    ("held", "had the card", 0.0, _THICK),
+    ("progress", "made progress", _THICK + 1.5, 3.0),
+)
 _MEMORY = 96.0  # pixels for what fits on the card
 _LETTERS = 27
 
 
 def card_shape() -> dict[str, Any]:
     """What JSON must have of a card's history."""
-    task = {"task": str, "held": [(float, float)], "memory": [(float, int, int)]}
-    return {"gpu": str, "index": int, "capacity": int, "seconds": float, "resolution_s": float, "tasks": [task]}
+    spans = [(float, float)]
+    task = {"task": str, "held": spans, "waited": Maybe(spans), "memory": [(float, int, int)]}
+    card = {"gpu": str, "index": int, "capacity": int, "seconds": float, "resolution_s": float, "tasks": [task]}
+    return {**card, "node": Maybe(str)}
 
 
 def series_of(cards: Sequence[Card]) -> dict[str, int]:
@@ -47,44 +55,50 @@ def lanes_only(spans: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> 
     ]
 
 
-def timeline_chart(row: str, cards: Sequence[Card]) -> str:
-    """Of one run."""
+def timeline_chart(row: str, cards: Sequence[Card], unit: str = "s") -> str:
+    """Of one run. Tasks may have times in which they ``waited``, and in which they made ``progress``."""
     seconds = max(card["seconds"] for card in cards)
     x = Scale(0.0, seconds, _GUTTER, WIDTH - _MARGIN)
     drawing, y, series = Drawing(), 0.0, series_of(cards)
     for card in cards:
-        room = f"{card['capacity'] / GIB:.1f} GiB for tasks" if card["capacity"] else ""
         if card["gpu"]:
             drawing.text(0, y + 16, f"card {card['index']}", "heading")
-            drawing.text(60, y + 16, f"{shortened(card['gpu'], 14)}  {room}", "tick")
+            drawing.text(60, y + 16, _about(card), "tick")
             y += 26
-        y = _lanes(drawing, x, y, row, card, series)
+        y = _lanes(drawing, x, y, row, card, series, unit)
         if any(task["memory"] for task in card["tasks"]):
             y = _memory(drawing, x, y + 10, row, card, series)
         y += 22
-    drawing.x_axis(x, 26 if cards[0]["gpu"] else 0, y - 12, " s")
+    drawing.x_axis(x, 26 if cards[0]["gpu"] else 0, y - 12, f" {unit}")
     drawing.height = y + 14
     return drawing.render(f"Timeline of {row}: which task had which card when, and where its memory was")
 
 
-def _lanes(drawing: Drawing, x: Scale, y: float, row: str, card: Card, series: Mapping[str, int]) -> float:
+def _about(card: Card) -> str:
+    room = f"{card['capacity'] / GIB:.1f} GiB for tasks" if card["capacity"] else ""
+    where = f"on {card['node']}" if card.get("node") else ""
+    return " · ".join(filter(None, (shortened(card["gpu"], 14), room, where)))
+
+
+def _lanes(drawing: Drawing, x: Scale, y: float, row: str, card: Card, series: Mapping[str, int], unit: str) -> float:
     for place, task in enumerate(card["tasks"]):
         top = y + place * _LANE
         look = colour(series[task["task"]])
         drawing.add(tag("rect", x=0.0, y=top + 3, width=10.0, height=10.0, rx=3.0, class_=look))
         drawing.text(16, top + 13, shortened(task["task"], _LETTERS))
         drawing.bar(x(0), top, x(card["seconds"]) - x(0), _THICK, "track")
-        for begin, end in task["held"]:
-            data: Data = {
-                "data_plot": "held",
-                "data_row": row,
-                "data_task": task["task"],
-                "data_gpu": card["gpu"],
-                "data_begin": float(begin),
-                "data_end": float(end),
-                "data_tip": f"{task['task']} had the card from {begin:.1f} to {end:.1f} s ({end - begin:.1f} s)",
-            }
-            drawing.bar(x(begin), top, x(end) - x(begin), _THICK, look, **data)
+        for plot, did, below, thick in _DID:
+            for begin, end in task.get(plot) or ():
+                data: Data = {
+                    "data_plot": plot,
+                    "data_row": row,
+                    "data_task": task["task"],
+                    "data_gpu": card["gpu"],
+                    "data_begin": float(begin),
+                    "data_end": float(end),
+                    "data_tip": f"{task['task']} {did} from {begin:.1f} to {end:.1f} ({end - begin:.1f} {unit})",
+                }
+                drawing.bar(x(begin), top + below, x(end) - x(begin), thick, f"{look} {plot}", **data)
         held = sum(end - begin for begin, end in task["held"]) / card["seconds"]
         drawing.text(WIDTH, top + 13, f"{100 * held:.0f} %", "value", "end")
     return y + len(card["tasks"]) * _LANE

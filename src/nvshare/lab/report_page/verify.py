@@ -1,0 +1,58 @@
+"""Pages of ``nvshare verify``: what was expected and seen, and when tasks made progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nvshare.lab.report_page import compute
+from nvshare.lab.report_page.parts import (
+    CHECK,
+    Content,
+    Figure,
+    Section,
+    Tile,
+    check_figures,
+    checks_table,
+    node_title,
+    passed_tile,
+)
+from nvshare.lab.report_page.shapes import Each, Maybe
+from nvshare.lab.report_page.timeline import lanes_only, timeline_chart
+
+SHAPE = {
+    "source": str,
+    "node": str,
+    "rows": [
+        {**CHECK, "timeline": Maybe(Each([(float, float)]))}  # by task
+    ],
+    "compare": Maybe(compute.SHAPE["rows"]),
+}
+title = node_title
+
+
+def tiles(content: Content) -> list[Tile]:
+    rows = content["rows"]
+    took = sum(row.get("seconds") or 0.0 for row in rows)
+    return [
+        passed_tile("checks passed", [row["ok"] for row in rows]),
+        *([Tile("took", f"{took:.0f} s")] if took else []),
+    ]
+
+
+def sections(content: Content) -> Iterator[Section]:
+    rows = content["rows"]
+    yield Section("Checks", table=checks_table(rows))
+    compared = [row for row in content.get("compare") or () if row["delivered"]]
+    if compared:
+        yield compute.ways_to_share(compared)
+    for row in rows:
+        cards = lanes_only({"": row.get("timeline") or {}})
+        if cards:
+            lead = "When each task made progress."
+            yield Section(f"Timeline: {row.get('title') or row['check']}", lead, timeline_chart(row["check"], cards))
+
+
+def figures(content: Content) -> Iterator[Figure]:
+    yield from check_figures(content["rows"])
+    for row in content.get("compare") or ():
+        yield from compute.row_figures(row)
