@@ -97,7 +97,12 @@ class Compute:
         """The client is gone, or turns are: nothing of it is left on any card."""
         for place in client.gpus.values():
             self._void(place)
-            self.look(place.gpu)
+        self.cards_changed(client)
+
+    def cards_changed(self, client: Client) -> None:
+        """It uses another card, or one less: that says something about all who belong to it."""
+        for uuid in {**client.gpus, **client.group.cards}:
+            self.look(self.node.gpus[uuid])
 
     def look(self, gpu: GpuState) -> None:
         """Something changed that says who takes turns here: grants, quotas, settings, what is known of clients."""
@@ -237,10 +242,12 @@ class Compute:
 
     def _ready_at(self, place: Attachment) -> float:
         """When its group has credit for a turn; a gang's turns begin together."""
-        now = self.node.now
-        if len(place.client.gpus) == 1:
-            return self._book(place).ready_at(now)
-        return max(self._book(other).ready_at(now) for other in place.client.gpus.values())
+        now, group = self.node.now, place.client.group
+        at = self._book(place).ready_at(now)
+        for uuid in group.cards if group.spans_cards else ():
+            book = self.node.gpus[uuid].compute.books.get(group.id)
+            at = at if book is None else max(at, book.ready_at(now))
+        return at
 
     def _first(self, card: CardCompute, ready: list[Attachment]) -> Attachment:
         """The lowest virtual time, but high priority first while it is not ahead of its share. Those who are hardly
@@ -330,8 +337,8 @@ class Compute:
         state.asks, state.asked_at, state.ready_since = True, now, None
         card.asking[place.client.id] = place
         self._touch(place)
-        for other in place.client.gpus.values():
-            self._unsettled[other.gpu.uuid] = other.gpu
+        for uuid in place.client.group.cards:
+            self._unsettled[uuid] = self.node.gpus[uuid]
 
     def _give(self, place: Attachment, exclusive: bool, awaited: bool) -> None:
         state, card, now = place.compute, place.gpu.compute, self.node.now

@@ -30,7 +30,7 @@ WHOLE = 100  # percent
 
 def overlaps(place: Attachment) -> bool:
     """Its turns are not exclusive: the card idles between its kernels, or its work waits for other cards."""
-    return place.compute.kind is Kind.LAUNCH_BOUND or len(place.client.gpus) > 1
+    return place.compute.kind is Kind.LAUNCH_BOUND or place.client.group.spans_cards
 
 
 def open_turns(card: CardCompute) -> Iterator[Turn]:
@@ -141,7 +141,7 @@ class Terms:
             place.compute.kind, place.compute.ratio = Kind.UNKNOWN, None
 
     def _doubtful(self, place: Attachment) -> bool:
-        return place.compute.kind is Kind.LAUNCH_BOUND and len(place.client.gpus) == 1
+        return place.compute.kind is Kind.LAUNCH_BOUND and not place.client.group.spans_cards
 
     def _active(self, place: Attachment) -> bool:
         return self.node.now - place.compute.active_at < ACTIVE_FOR

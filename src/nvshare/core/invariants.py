@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -167,6 +168,9 @@ def _gone_own_nothing(node: Node, turns: Turns) -> Iterator[str]:
             yield f"{client:016x} is gone but still in group {group.id}"
         if not group.clients and not group.opened:
             yield f"group {group.id} has neither clients nor an owner"
+        cards = Counter(uuid for client in node.clients.values() if client.group is group for uuid in client.gpus)
+        if group.cards != cards:
+            yield f"group {group.id}: cards booked as {dict(group.cards)}, members use {dict(cards)}"
     for client in turns.alarms.owners() - node.clients.keys():
         yield f"{client:016x} is gone but has an alarm"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from nvshare.core.commands import Level, Log, SetCoreLimit, SetLimit
 from nvshare.core.events import PodSeen
 from nvshare.core.policy.capacity import is_material
@@ -37,6 +39,7 @@ class Limits:
     def leave(self, client: Client) -> None:
         group = client.group
         del group.clients[client.id]
+        group.cards -= Counter(client.gpus.keys())
         self._forget_if_empty(group)
 
     def open(

@@ -223,6 +223,7 @@ class Scheduler:
         for held in gpus:
             gpu = self._node.gpus[held.gpu]
             place = client.gpus[gpu.uuid] = gpu.attachments[client.id] = Attachment(client, gpu)
+            client.group.cards[gpu.uuid] += 1
             place.measured_at = client.active(self._node.now)
             place.compute.delivered.note(self._node.now, 0.0)
             ledger.adopt(place, held.allocated, held.resident)
@@ -234,8 +235,7 @@ class Scheduler:
                 f"Pod namespace = {namespace or 'none'}",
             )
         client.gpus = dict(sorted(client.gpus.items()))
-        for place in client.gpus.values():
-            self._compute.look(place.gpu)
+        self._compute.cards_changed(client)
         for place in client.gpus.values() if len(client.gpus) > 1 else ():
             place.gpu.gangs[client.id] = None
 

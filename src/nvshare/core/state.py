@@ -10,7 +10,7 @@ Compute turns live beside ``GpuState.running``, without touching the queue of me
 from __future__ import annotations
 
 import enum
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from nvshare.core.commands import Command
@@ -282,6 +282,7 @@ class Group:
     core_limit: Layers[int] = field(default_factory=Layers)
     priority: Layers[Priority] = field(default_factory=Layers)
     clients: dict[int, Client] = field(default_factory=dict)
+    cards: Counter[str] = field(default_factory=Counter)  # how many of its clients use each; none without
     allocated: dict[str, int] = field(default_factory=dict)  # bytes of all its clients, by card
     denied: Denied | None = None  # the last request of its clients that was refused
 
@@ -293,6 +294,11 @@ class Group:
     @property
     def rank(self) -> Priority:
         return self.priority.effective or Priority.NORMAL
+
+    @property
+    def spans_cards(self) -> bool:
+        """Its work may wait for other cards, in one process or between several (a job with a process per card)."""
+        return len(self.cards) > 1
 
     @property
     def title(self) -> str:

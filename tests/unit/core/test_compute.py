@@ -287,6 +287,34 @@ def test_a_gang_without_a_quota_runs_freely() -> None:
     assert not of(stage.use(1, 2), c.SetTerms)
 
 
+def test_a_job_with_a_process_per_card_runs_freely_as_long_as_it_has_several() -> None:
+    stage = Stage(gpus=(A, B))
+    stage.start(1, A, group="run:job")
+    stage.start(2, B, group="run:job")
+    stage.start(3, A)
+    assert not of(stage.use(1, 3), c.SetTerms)
+    assert c.SetTerms(1, A, True, 0.004) in stage.gone(2)
+
+
+def test_processes_of_a_group_on_one_card_take_turns_until_one_is_on_another() -> None:
+    stage = Stage(gpus=(A, B))
+    stage.start(1, A, group="run:job")
+    stage.start(2, A, group="run:job")
+    stage.use(1, 2)
+    assert stage.place(1).compute.told
+    assert c.SetTerms(1, A, False) in stage.start(3, B, group="run:job")
+
+
+def test_turns_of_a_job_with_a_quota_and_a_process_per_card_begin_together() -> None:
+    stage = Stage(gpus=(A, B))
+    for client, gpu in ((1, A), (2, B)):
+        stage.start(client, gpu, group="run:job", core_limit=50)
+    other = stage.scheduler._node.clients[2].gpus[B]
+    stage.scheduler._compute.terms.book(other).credit = -0.1
+    assert not of(stage.ask(1), c.GiveTurn)
+    assert of(stage.pass_time(0.3), c.GiveTurn)
+
+
 def test_in_concurrent_mode_there_are_no_turns_without_quotas() -> None:
     stage = Stage(Mode.CONCURRENT)
     stage.start(1)
