@@ -95,11 +95,11 @@ def test_when_the_neighbour_is_gone_the_other_runs_freely_again() -> None:
 def test_a_quota_takes_turns_from_the_first_moment() -> None:
     stage = Stage()
     assert of(stage.start(1, core_limit=30), c.SetTerms) == [c.SetTerms(1, A, True, 0.004)]
-    assert of(stage.ask(1), c.GiveTurn) == [c.GiveTurn(1, A, 1, 0.05, True)]
-    stage.pass_time(0.05)
-    assert not of(stage.over(1, 0.05), c.GiveTurn)
-    assert not of(stage.pass_time(0.11), c.GiveTurn)
-    assert of(stage.pass_time(0.01), c.GiveTurn) == [c.GiveTurn(1, A, 2, 0.05, True)]
+    assert of(stage.ask(1), c.GiveTurn) == [c.GiveTurn(1, A, 1, 0.036, True)]
+    stage.pass_time(0.036)
+    assert not of(stage.over(1, 0.036), c.GiveTurn)
+    assert not of(stage.pass_time(0.08), c.GiveTurn)
+    assert of(stage.pass_time(0.01), c.GiveTurn) == [c.GiveTurn(1, A, 2, 0.036, True)]
 
 
 def test_who_keeps_others_waiting_is_billed_for_it_whatever_it_says() -> None:
