@@ -202,7 +202,7 @@ def test_a_second_look_at_a_launch_bound_client_takes_one_turn() -> None:
     stage.start(2)
     stage.use(1, 2)
     take_turns(stage, *[{2: BUSY, 1: TINY}] * 3)
-    for _ in range(6):
+    for _ in range(11):
         stage.use(1, 2)
         stage.pass_time(1.0)
     assert kinds(stage, 1, 2) == [Kind.UNKNOWN, Kind.BUSY]

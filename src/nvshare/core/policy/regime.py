@@ -15,7 +15,7 @@ JUDGED_FROM = 0.002  # seconds of use that tell something
 WEIGHT = 0.5  # of the latest turn
 VERDICTS = 2  # turns in a row that make a client launch-bound
 BACKLOG = 0.25  # seconds for which work that was submitted freely may run on beside turns, where no turn ended it
-LOOK_AGAIN, LOOK_AGAIN_MAX = 5.0, 60.0  # seconds until a launch-bound client is measured again
+LOOK_AGAIN, LOOK_AGAIN_MAX = 10.0, 60.0  # seconds until a launch-bound client is measured again
 
 
 def blended(ratio: float | None, busy: float, used: float) -> float:
