@@ -111,9 +111,14 @@ class Compute:
 
     def quotas_changed(self, *groups: Group) -> None:
         """Of these groups, or of any."""
-        places = [place for group in groups for client in group.clients.values() for place in client.gpus.values()]
-        for gpu in (place.gpu for place in places) if groups else self.node.gpus.values():
-            self.look(gpu)
+        for gpu in self.node.gpus.values():
+            if not groups or any(gpu.uuid in group.cards or group.id in gpu.compute.books for group in groups):
+                self.look(gpu)
+
+    def group_left(self, group: Group) -> None:
+        """By a client, or by its owner: if it is gone, so are its books, also on cards that it used before."""
+        if group.id not in self.node.groups:
+            self.quotas_changed(group)
 
     # --- together with memory turns
 
@@ -218,6 +223,7 @@ class Compute:
         turn = card.exclusive
         if turn is not None and turn.due is not None and turn.due - HANDOVER <= self.node.now:
             turn.beside = True
+            turn.handed_at = self.node.now
             card.exclusive = None
             card.lingering[turn.place.client.id] = turn
 
@@ -438,7 +444,7 @@ class Compute:
         return min(used, LONGEST + self._open_since(turn, turn.asked_for_since))
 
     def _open_since(self, turn: Turn, moment: float | None) -> float:
-        end = self.node.now if turn.closed_at is None else turn.closed_at
+        end = self.node.now if turn.handed_at is None else turn.handed_at
         return 0.0 if moment is None else max(0.0, end - max(moment, turn.since))
 
     def _note_overlap(self, turn: Turn) -> None:

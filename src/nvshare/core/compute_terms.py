@@ -103,7 +103,8 @@ class Terms:
 
     def concerns(self, place: Attachment) -> bool:
         """Whether this client holds the grant or not says something about who takes turns on its card."""
-        return place.compute.told or place.gpu.compute.contended or self._active(place)
+        state = place.compute
+        return state.told or state.ignorant or place.gpu.compute.contended or self._active(place)
 
     def review(self, gpu: GpuState) -> None:
         """Decide anew, and tell those whom it concerns."""
@@ -111,6 +112,9 @@ class Terms:
         card.dirty = False
         running = list(gpu.running.values())
         self._look_again(running)
+        for place in running:
+            state = place.compute
+            state.ignorant = state.ignorant and now < state.told_at + LOOK_AGAIN_MAX
         busy = [place for place in running if self._contends(place)]
         was, card.contended = card.contended, contended(settings.mode, len(busy), any(map(self._capped, busy)))
         for place in gpu.attachments.values():
@@ -120,15 +124,24 @@ class Terms:
         card.free_runners = len(free)
         self._set_quotas(gpu)
         self._set_shares(gpu, [place for place in running if place.compute.told and self._active(place)])
-        expiries = [place.compute.active_at + ACTIVE_FOR for place in running if self._active(place)]
-        expiries += [place.compute.judged_at + place.compute.trust for place in running if self._doubtful(place)]
-        card.look_at = min((at for at in expiries if at > now), default=None) if len(running) > 1 else None
+        card.look_at = min((at for at in self._expiries(running) if at > now), default=None)
         if card.contended is not was:
             how = "in compute turns" if card.contended else "freely"
             self._log(
                 Level.INFO,
                 f"Concurrent execution: {len(running)} tasks running, {how}: {len(busy)} keep GPU {gpu.uuid} busy",
             )
+
+    def _expiries(self, running: list[Attachment]) -> Iterator[float]:
+        """When what is known of them is to be looked at again."""
+        for place in running:
+            state = place.compute
+            if state.ignorant:
+                yield state.told_at + LOOK_AGAIN_MAX
+            if len(running) > 1 and self._active(place):
+                yield state.active_at + ACTIVE_FOR
+            if len(running) > 1 and self._doubtful(place):
+                yield state.judged_at + state.trust
 
     def _look_again(self, running: list[Attachment]) -> None:
         """A launch-bound client may have changed: after a while it is measured again, in a turn alone. So all of them
@@ -144,7 +157,9 @@ class Terms:
         return place.compute.kind is Kind.LAUNCH_BOUND and not place.client.group.spans_cards
 
     def _active(self, place: Attachment) -> bool:
-        return self.node.now - place.compute.active_at < ACTIVE_FOR
+        """It uses the card, or wants to."""
+        state = place.compute
+        return state.asks or state.turn is not None or self.node.now - state.active_at < ACTIVE_FOR
 
     def _contends(self, place: Attachment) -> bool:
         return self._active(place) and not place.compute.ignorant and not overlaps(place)
@@ -173,13 +188,12 @@ class Terms:
     # --- quotas and shares
 
     def _set_quotas(self, gpu: GpuState) -> None:
-        """Books follow their groups' quotas, and go with the last client of their group."""
-        card, now = gpu.compute, self.node.now
-        groups = {place.client.group.id: place.client.group for place in gpu.attachments.values()}
+        """Books follow their groups' quotas, and go with their group: what it owes is not forgotten with a process."""
+        card, now, groups = gpu.compute, self.node.now, self.node.groups
         for name in [name for name in card.books if name not in groups]:
             del card.books[name]
             card.scaling_told.pop(name, None)
-        card.capped = any(group.core_percent < WHOLE for group in groups.values())
+        card.capped = any(map(self._capped, gpu.attachments.values()))
         reach = MEMORY_TURNS * quantum(self.node.settings, gpu.stall) if gpu.turns else BOUND_WAIT
         for name, book in card.books.items():
             book.reach = max(BOUND_WAIT, reach)

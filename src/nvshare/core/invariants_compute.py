@@ -82,9 +82,8 @@ def _turns_not_passed_over(node: Node, compute: Compute) -> Iterator[str]:
 def _books_balance(node: Node, compute: Compute) -> Iterator[str]:
     """Books of groups that are there, and of no others; credit and debt within their bounds."""
     for gpu in node.gpus.values():
-        groups = {place.client.group.id for place in gpu.attachments.values()}
         for name, book in gpu.compute.books.items():
-            if name not in groups:
+            if name not in node.groups:
                 yield f"{gpu.uuid}: group {name} is gone, its books are not"
                 continue
             if not -DEBT_WAIT * book.quota - EPSILON <= book.credit <= max(LONGEST, book.reach * book.quota) + EPSILON:

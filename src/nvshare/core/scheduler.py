@@ -276,6 +276,7 @@ class Scheduler:
             self._limits.announce_card(place.gpu)
             self._turns.reconsider(place.gpu)
         self._limits.leave(client)
+        self._compute.group_left(client.group)
 
     def _expel(self, client: int, reason: str) -> None:
         self._node.commands.append(Expel(client, reason))
@@ -411,7 +412,10 @@ class Scheduler:
         self._quotas_changed(self._limits.pod_seen(event))
 
     def _group_closed(self, event: events.GroupClosed) -> None:
+        group = self._node.groups.get(event.group)
         self._limits.close(event.group)
+        if group is not None:
+            self._compute.group_left(group)
 
     def _limits_changed(self, event: events.LimitsChanged) -> None:
         self._limits.change(event.group, event.mem_limit, event.core_limit, event.priority, event.clear)

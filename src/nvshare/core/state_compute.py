@@ -43,6 +43,7 @@ class Turn:
     closed_at: float | None = None  # when its client said that its gate is shut
     due: float | None = None  # when what was in flight then should have ended
     beside: bool = False  # the next one goes on although the last of its work has not ended
+    handed_at: float | None = None  # since when
     asked_for_since: float | None = None  # somebody else asks, with or without credit
     waited_for_since: float | None = None  # somebody could have run instead
     deadline: float | None = None  # by when its client must have spoken

@@ -339,6 +339,65 @@ def test_a_library_that_knows_no_turns_is_left_alone() -> None:
     assert c.SetTerms(1, A, False) in stage.use(1)
 
 
+def test_who_was_taken_for_ignorant_is_asked_again_after_a_minute() -> None:
+    stage = Stage()
+    stage.start(1, core_limit=50)
+    stage.start(2)
+    for _ in range(4):
+        stage.pass_time(1.0)
+        stage.use(1, 2)
+    assert not stage.place(1).compute.told
+    answers: list[c.Command] = []
+    for _ in range(61):
+        answers += stage.pass_time(1.0) + stage.use(2)
+    assert c.SetTerms(1, A, True, 0.004) in answers
+
+
+def test_what_a_run_owes_is_not_forgotten_with_its_process() -> None:
+    stage = Stage()
+    stage.send(e.GroupOpened(stage.now, "run:1", "job", core_limit=10))
+    used = 0.0
+    for client in range(1, 9):
+        stage.start(client, group="run:1")
+        stage.ask(client)
+        stage.pass_time(0.9)
+        if stage.turn(client):
+            used += 0.9
+            stage.over(client, 0.9, wants=False)
+        stage.gone(client)
+        stage.pass_time(0.1)
+    assert used == pytest.approx(0.9)
+
+
+def test_work_that_is_said_to_be_in_flight_is_billed_when_others_wait_for_it() -> None:
+    stage = Stage()
+    stage.start(1)
+    stage.start(2)
+    stage.use(1, 2)
+    stage.ask(1)
+    stage.ask(2)
+    stage.pass_time(0.05)
+    stage.over(1, 0.05, pending=1.5, wants=False)
+    stage.pass_time(1.0)
+    stage.over(1, 0.0, wants=False)
+    assert stage.place(1).gpu.compute.books["process:1"].used == pytest.approx(1.05, abs=0.01)
+
+
+def test_who_waits_for_a_turn_contends_however_long_it_waits() -> None:
+    stage = Stage()
+    stage.start(1)
+    stage.start(2)
+    stage.use(1, 2)
+    stage.ask(1)
+    stage.ask(2)
+    stage.pass_time(0.05)
+    stage.over(1, 0.05, pending=5.0, wants=False)
+    for _ in range(4):
+        stage.pass_time(1.0)
+    assert stage.place(1).compute.told
+    assert stage.place(2).compute.told
+
+
 def test_two_processes_of_a_group_share_its_quota() -> None:
     stage = Stage()
     stage.start(1, group="run:7", core_limit=30)
