@@ -163,7 +163,7 @@ def command() -> None:
     """Measure: in the model, on a simulated node, or on the GPUs of this machine.
 
     \b
-    nvshare bench mission --model 2xT4                 computed, in a second
+    nvshare bench mission --model 2xT4                 computed, in seconds
     nvshare bench mission --sim 2xT4 --only 4,6        real processes, simulated GPUs
     nvshare bench compute --sim H200 --only quotas     shares of the card's time
     """
@@ -223,7 +223,7 @@ def mission_command(
     """The published table: tasks alone, together and mostly idle, against plain runs.
 
     \b
-    nvshare bench mission --model 2xT4                 computed, in a second
+    nvshare bench mission --model 2xT4                 computed, in seconds
     nvshare bench mission --sim 2xT4 --only 4,6        real processes, simulated GPUs
     nvshare bench mission --json result.json           the GPUs of this machine
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -126,13 +126,19 @@ def status(socket: Path, as_json: bool, watch: bool) -> None:
 
 def _watch(socket: Path) -> None:
     _status(socket)  # a scheduler that is not there is an error at first, later only news
-    with Live(console=Console(), auto_refresh=False) as live:
+    console = Console()
+    with Live(console=console, auto_refresh=False) if console.is_terminal else contextlib.nullcontext() as live:
         while True:
             try:
                 with Connection(socket) as connection:
-                    live.update(status_view(connection.status()), refresh=True)
+                    view: RenderableType = status_view(connection.status())
             except SchedulerError as error:
-                live.update(Text(str(error)), refresh=True)
+                view = Text(str(error))
+            if live is not None:
+                live.update(view, refresh=True)
+            else:  # a file or a pipe: one below the other
+                console.print(view)
+                console.file.flush()
             time.sleep(_PERIOD)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from nvshare import config
-from nvshare.cli.options import PlainCommand, fail
+from nvshare.cli.options import SPEED, PlainCommand, fail
 from nvshare.cli.run import Surroundings, interposer, start_scheduler, surroundings
 from nvshare.client.spawn import is_running
 
@@ -35,7 +35,7 @@ def docker_arguments(library: Path, socket: Path) -> list[str]:
 
 @click.command(cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--sim", "spec", metavar="NODE", help="For a simulated node, e.g. 2xT4; starts it.")
-@click.option("--speed", type=float, help="How many times as fast as life the simulated node runs. Default: 1.")
+@SPEED
 @click.option("--docker", is_flag=True, help="Print arguments for docker run.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(spec: str | None, speed: float | None, docker: bool, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import click
 
 from nvshare import config, native
-from nvshare.cli.options import SIZE, PlainCommand, Seconds, fail
+from nvshare.cli.options import SIZE, SPEED, PlainCommand, Seconds, fail
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
 from nvshare.launch.errors import LaunchError, NoGpu, WrongDevice
@@ -143,7 +143,7 @@ def stopping(stop: Callable[[], None]) -> Iterator[Callable[[], int | None]]:
 @click.option("--grace", type=Seconds(min=0), default=GRACE, show_default=True, help="Seconds till KILL.")
 @click.option("--log-dir", type=click.Path(path_type=Path, file_okay=False), help="Output of each job in a file there.")
 @click.option("--sim", "spec", metavar="NODE", help="On a simulated node, e.g. 4xT4.")
-@click.option("--speed", type=float, help="How many times as fast as life the simulated node runs. Default: 1.")
+@SPEED
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def command(
     gpus: str | None,

@@ -58,6 +58,13 @@ class Seconds(Finite):
     name = "seconds"
 
 
+SPEED = click.option(
+    "--speed",
+    type=float,
+    help="How many times as fast as life the simulated node runs. Default: as it does if it is up, else 1.",
+)
+
+
 class _SomeOf(_Names):
     """``parallel,survivor``: names of things that there are."""
 

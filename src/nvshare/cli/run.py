@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any
 import click
 
 from nvshare import config, native
-from nvshare.cli.options import SIZE, fail
+from nvshare.cli.options import SIZE, SPEED, fail
 from nvshare.client.connection import Connection, OtherVersion, RequestRefused, SchedulerError
 from nvshare.client.spawn import LOG_NAME, SchedulerNotStarted, ensure_scheduler
 from nvshare.gpu import sim
@@ -255,7 +256,7 @@ def _end_leftovers() -> None:
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False})
 @click.option("--mem", type=SIZE, help="Memory quota of the command and all its processes together, e.g. 4GiB.")
 @click.option("--sim", "spec", metavar="NODE", help="On a simulated node, e.g. 2xT4.")
-@click.option("--speed", type=float, help="How many times as fast as life the simulated node runs. Default: 1.")
+@SPEED
 @click.option("--card-memory", type=SIZE, help="When a scheduler is started: bytes all tasks may allocate on a card.")
 @click.option("--mode", type=click.Choice(config.MODES), help="When a scheduler is started: how tasks share a card.")
 @click.option(
@@ -289,6 +290,8 @@ def command(
     share its quota; those it leaves running when it ends are ended too.
     """
     library = interposer()
+    if not os.path.dirname(command[0]) and shutil.which(command[0]) is None:
+        fail(f"{command[0] or repr('')}: command not found", 127)
     place = surroundings(spec, speed)
     start_scheduler(place, card_memory, mode)
     quotas = {"label": label or os.path.basename(command[0]), "mem": mem, "cores": cores, "priority": priority}

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from nvshare.cli.options import PlainGroup, fail
+from nvshare.cli.options import SPEED, PlainGroup, fail
 from nvshare.config import format_size
 from nvshare.gpu import sim
 
@@ -27,7 +27,7 @@ def command() -> None:
 
 @command.command()
 @click.argument("spec")
-@click.option("--speed", type=float, default=None, help="simulated seconds per second (default 1)")
+@SPEED
 def up(spec: str, speed: float | None) -> None:
     """Make the node SPEC (such as 2xT4), or say that it is there."""
     try:

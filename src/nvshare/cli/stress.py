@@ -15,7 +15,7 @@ import click
 
 from nvshare import config
 from nvshare.cli.launch import where
-from nvshare.cli.options import PlainCommand, ResultFile, Seconds, fail
+from nvshare.cli.options import SPEED, PlainCommand, ResultFile, Seconds, fail
 from nvshare.cli.results import HTML, JSON, require_apart, say, write
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
@@ -49,7 +49,7 @@ _MIB = 1 << 20
 @click.option("--min-success", type=_PERCENT, default=100, show_default=True, help="Percent of workers.")
 @click.option("--min-launch", type=_PERCENT, default=100, show_default=True, help="Percent of configurations.")
 @click.option("--sim", "spec", metavar="NODE", help="On a simulated node, e.g. 4xT4.")
-@click.option("--speed", type=float, help="How many times as fast as life the simulated node runs. Default: 1.")
+@SPEED
 def command(
     workers: int | None,
     duration: float,

@@ -80,6 +80,14 @@ class TestNvsharectl:
         code, _, err = finish(process)
         assert (code, err) == (0, "")
 
+    def test_watch_into_a_pipe_is_one_picture_below_the_other(self, scheduler):
+        process = command("nvshare.cli.ctl", "status", "--watch", NVSHARE_SOCK=str(scheduler.socket))
+        pictures = 0
+        while pictures < 2:
+            pictures += "GPU-" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert finish(process)[0] == 0
+
     @pytest.mark.parametrize(
         ("arguments", "key", "value"),
         [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from nvshare.lab.kube_test import plan
+from nvshare.lab.kube_test.kubectl import Kubectl, KubectlFailed
 from nvshare.lab.kube_test.plan import MIB, Request
 from nvshare.lab.workloads import grow, program
 from nvshare.lab.workloads.spec import WORKLOADS
@@ -72,3 +74,16 @@ def test_commands_are_taken_by_the_programs(request_: Request, monkeypatch: pyte
         _, _, module_name, *arguments = pod.command
         module = {"nvshare.lab.workloads": program, "nvshare.lab.workloads.grow": grow}[module_name]
         assert module.main(arguments) == 0
+
+
+def test_of_what_kubectl_says_its_log_lines_are_left_out(tmp_path: Path) -> None:
+    program = tmp_path / "kubectl"
+    program.write_text(
+        "#!/bin/sh\n"
+        'for i in 1 2 3; do echo "E1115 21:59:03.1    1234 memcache.go:265] couldn\'t get API group list" >&2; done\n'
+        'echo "The connection to the server localhost:8080 was refused" >&2; exit 1\n'
+    )
+    program.chmod(0o755)
+    with pytest.raises(KubectlFailed) as failed:
+        Kubectl(str(program)).call("get", "pods")
+    assert str(failed.value) == "kubectl get pods: The connection to the server localhost:8080 was refused"

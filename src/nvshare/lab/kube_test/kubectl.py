@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +15,19 @@ SYSTEM_NAMESPACE = "nvshare-system"
 SCHEDULER, DEVICE_PLUGIN = "nvshare-scheduler", "nvshare-device-plugin"
 SCHEDULER_CONTAINER = "scheduler"
 _PATIENCE = 60.0  # seconds for a call that only asks
+_LOGGED = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d")  # how its own log lines begin
 _ENDING = 120  # seconds for pods to be gone
 
 
 class KubectlFailed(Exception):
     """It could not be done; the text is kubectl's own, in one line."""
+
+
+def _in_short(done: subprocess.CompletedProcess[str]) -> str:
+    """What it says in the end, without the log lines before it."""
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    said = [line for line in lines if not _LOGGED.match(line)] or lines[-1:]
+    return " ".join(" ".join(said).split()) or f"ended with {done.returncode}"
 
 
 class Kubectl:
@@ -46,8 +55,7 @@ class Kubectl:
         except subprocess.TimeoutExpired:
             raise KubectlFailed(f"kubectl {' '.join(arguments[:3])} took more than {patience:g} seconds") from None
         if done.returncode:
-            said = " ".join(done.stderr.split()) or f"ended with {done.returncode}"
-            raise KubectlFailed(f"kubectl {' '.join(arguments[:3])}: {said}")
+            raise KubectlFailed(f"kubectl {' '.join(arguments[:3])}: {_in_short(done)}")
         return done.stdout
 
     def _get(self, *arguments: str) -> dict[str, Any]:
