@@ -99,7 +99,7 @@ def test_a_native_pair_shares_what_time_slicing_leaves(stage: LiveStage) -> None
 def test_bursts_come_as_often_as_they_should_and_take_what_their_work_takes(stage: LiveStage) -> None:
     tasks = [Name(NATIVE, BURSTY), Name(NATIVE, INTERACTIVE)]
     stage.call_up(tasks)
-    for task, work, period in zip(tasks, (0.0102, 0.0051), (0.110, 0.100), strict=True):
+    for task, work, period in zip(tasks, (0.010, 0.005), (0.110, 0.100), strict=True):
         seen = stage.play(Scene([task], (), 1.0, 0.1))
         latencies = seen.latencies()
         assert 0.7 / period <= len(latencies) <= 1.3 / period
