@@ -222,7 +222,6 @@ class Compute:
         """The next one may begin when what is left of the turn before is short."""
         turn = card.exclusive
         if turn is not None and turn.due is not None and turn.due - HANDOVER <= self.node.now:
-            turn.beside = True
             turn.handed_at = self.node.now
             card.exclusive = None
             card.lingering[turn.place.client.id] = turn

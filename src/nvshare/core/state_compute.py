@@ -42,14 +42,17 @@ class Turn:
     decided: bool = False  # this length is its last: somebody else is next, or its credit ends with it
     closed_at: float | None = None  # when its client said that its gate is shut
     due: float | None = None  # when what was in flight then should have ended
-    beside: bool = False  # the next one goes on although the last of its work has not ended
-    handed_at: float | None = None  # since when
+    handed_at: float | None = None  # since when the next one goes on although the last of its work has not ended
     asked_for_since: float | None = None  # somebody else asks, with or without credit
     waited_for_since: float | None = None  # somebody could have run instead
     deadline: float | None = None  # by when its client must have spoken
     overlapped: float = 0.0  # seconds beside the turn before or after it
     billed: float = 0.0  # seconds so far
     weighed: float = 0.0  # of them, those that count for whose turn is next
+
+    @property
+    def beside(self) -> bool:
+        return self.handed_at is not None
 
     @property
     def end(self) -> float | None:

@@ -52,6 +52,17 @@ class Stage(Scene):
         return self.scheduler._node.clients[client].gpus[A]
 
 
+def contending(*clients: int, asking: bool = False) -> Stage:
+    """A stage whose clients keep the card busy together."""
+    stage = Stage()
+    for client in clients:
+        stage.start(client)
+    stage.use(*clients)
+    for client in clients if asking else ():
+        stage.ask(client)
+    return stage
+
+
 def test_one_busy_client_runs_freely() -> None:
     stage = Stage()
     told = stage.start(1) + stage.use(1)
@@ -71,22 +82,14 @@ def test_two_busy_clients_take_turns_of_fifty_milliseconds() -> None:
 
 
 def test_the_next_turn_begins_when_little_of_the_last_one_is_left() -> None:
-    stage = Stage()
-    stage.start(1)
-    stage.start(2)
-    stage.use(1, 2)
-    stage.ask(1)
-    stage.ask(2)
+    stage = contending(1, 2, asking=True)
     stage.pass_time(0.05)
     assert not of(stage.over(1, 0.05, pending=0.01, wants=False), c.GiveTurn)
     assert of(stage.pass_time(0.009), c.GiveTurn) == [c.GiveTurn(2, A, 2, None, True)]
 
 
 def test_when_the_neighbour_is_gone_the_other_runs_freely_again() -> None:
-    stage = Stage()
-    stage.start(1)
-    stage.start(2)
-    stage.use(1, 2)
+    stage = contending(1, 2)
     stage.ask(1)
     assert of(stage.gone(2), c.SetTerms) == [c.SetTerms(1, A, False)]
     assert stage.turn(1) == 0
@@ -123,12 +126,7 @@ def test_nobody_is_billed_for_more_than_the_time_that_passed() -> None:
 
 
 def test_a_client_that_does_not_end_its_turn_is_gone_on_beside() -> None:
-    stage = Stage()
-    stage.start(1)
-    stage.start(2)
-    stage.use(1, 2)
-    stage.ask(1)
-    stage.ask(2)
+    stage = contending(1, 2, asking=True)
     answer = stage.pass_time(0.05 + 1.5)
     assert of(answer, c.GiveTurn)[-1] == c.GiveTurn(2, A, 2, None, True)
     warnings = [line.text for line in of(answer, c.Log) if line.level is c.Level.WARN]
@@ -147,10 +145,7 @@ def test_high_priority_ends_the_turn_of_others_at_once() -> None:
 
 
 def test_a_launch_bound_client_runs_freely_beside_turns() -> None:
-    stage = Stage()
-    stage.start(1)
-    stage.start(2)
-    stage.use(1, 2)
+    stage = contending(1, 2)
     stage.pass_time(0.3)
     for _ in range(2):
         stage.ask(1)
@@ -174,10 +169,7 @@ def kinds(stage: Stage, *clients: int) -> list[Kind]:
 
 
 def test_nobody_is_judged_while_work_that_others_submitted_freely_may_run() -> None:
-    stage = Stage()
-    stage.start(1)
-    stage.start(2)
-    stage.use(1, 2)
+    stage = contending(1, 2)
     take_turns(stage, {1: TINY}, {1: TINY}, {1: TINY})
     assert kinds(stage, 1) == [Kind.UNKNOWN]
     stage.pass_time(0.3)
@@ -186,10 +178,7 @@ def test_nobody_is_judged_while_work_that_others_submitted_freely_may_run() -> N
 
 
 def test_a_turn_that_ended_shows_that_nothing_is_left_from_before() -> None:
-    stage = Stage()
-    stage.start(1)
-    stage.start(2)
-    stage.use(1, 2)
+    stage = contending(1, 2)
     take_turns(stage, {2: BUSY, 1: TINY}, {2: BUSY, 1: TINY})
     assert kinds(stage, 1, 2) == [Kind.UNKNOWN, Kind.BUSY]
     take_turns(stage, {1: TINY})
@@ -197,10 +186,7 @@ def test_a_turn_that_ended_shows_that_nothing_is_left_from_before() -> None:
 
 
 def test_a_second_look_at_a_launch_bound_client_takes_one_turn() -> None:
-    stage = Stage()
-    stage.start(1)
-    stage.start(2)
-    stage.use(1, 2)
+    stage = contending(1, 2)
     take_turns(stage, *[{2: BUSY, 1: TINY}] * 3)
     for _ in range(11):
         stage.use(1, 2)
@@ -212,19 +198,13 @@ def test_a_second_look_at_a_launch_bound_client_takes_one_turn() -> None:
 
 
 def test_a_launch_bound_client_is_told_from_a_busy_one_beside_another_that_runs_freely() -> None:
-    stage = Stage()
-    for client in (1, 2, 3):
-        stage.start(client)
-    stage.use(1, 2, 3)
+    stage = contending(1, 2, 3)
     take_turns(stage, *[{3: BUSY, 1: TINY, 2: TINY}] * 4)
     assert kinds(stage, 1, 2, 3) == [Kind.LAUNCH_BOUND, Kind.LAUNCH_BOUND, Kind.BUSY]
 
 
 def test_beside_one_that_runs_freely_nobody_is_found_busy() -> None:
-    stage = Stage()
-    for client in (1, 2, 3):
-        stage.start(client)
-    stage.use(1, 2, 3)
+    stage = contending(1, 2, 3)
     stage.pass_time(0.3)
     take_turns(stage, *[{1: TINY}] * 2)
     assert kinds(stage, 1) == [Kind.LAUNCH_BOUND]
@@ -246,22 +226,14 @@ def holders(stage: Stage, clients: Sequence[int], lengths: Sequence[float]) -> l
 
 
 def test_equal_tasks_go_round_although_no_two_turns_are_equally_long() -> None:
-    stage = Stage()
-    for client in (1, 2, 3):
-        stage.start(client)
-    stage.use(1, 2, 3)
+    stage = contending(1, 2, 3)
     lengths = [0.0485, 0.0515, 0.05, 0.0515, 0.0485, 0.0495] * 10
     assert holders(stage, (1, 2, 3), lengths) == [1, 2, 3] * 20
 
 
 def test_who_always_takes_longer_has_fewer_turns() -> None:
-    stage = Stage()
-    for client in (1, 2):
-        stage.start(client)
-    stage.use(1, 2)
+    stage = contending(1, 2, asking=True)
     used = {1: 0.0, 2: 0.0}
-    for client in (1, 2):
-        stage.ask(client)
     for _ in range(200):
         holder = 1 if stage.turn(1) else 2
         length = 0.06 if holder == 1 else 0.05
@@ -370,12 +342,7 @@ def test_what_a_run_owes_is_not_forgotten_with_its_process() -> None:
 
 
 def test_work_that_is_said_to_be_in_flight_is_billed_when_others_wait_for_it() -> None:
-    stage = Stage()
-    stage.start(1)
-    stage.start(2)
-    stage.use(1, 2)
-    stage.ask(1)
-    stage.ask(2)
+    stage = contending(1, 2, asking=True)
     stage.pass_time(0.05)
     stage.over(1, 0.05, pending=1.5, wants=False)
     stage.pass_time(1.0)
@@ -384,12 +351,7 @@ def test_work_that_is_said_to_be_in_flight_is_billed_when_others_wait_for_it() -
 
 
 def test_who_waits_for_a_turn_contends_however_long_it_waits() -> None:
-    stage = Stage()
-    stage.start(1)
-    stage.start(2)
-    stage.use(1, 2)
-    stage.ask(1)
-    stage.ask(2)
+    stage = contending(1, 2, asking=True)
     stage.pass_time(0.05)
     stage.over(1, 0.05, pending=5.0, wants=False)
     for _ in range(4):
