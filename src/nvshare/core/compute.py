@@ -356,6 +356,7 @@ class Compute:
         others = card.free_runners or card.shared or (not exclusive and card.exclusive is not None)
         turn = Turn(place, self._last_turn, now, now, length, exclusive, alone=not others)
         state.turn = turn
+        book.engaged += 1
         if exclusive:
             card.exclusive = turn
             card.clock = max(card.clock, book.virtual)
@@ -369,7 +370,7 @@ class Compute:
     def _stop_asking(self, place: Attachment) -> None:
         state = place.compute
         if state.asks:
-            self._book(place).seen_at = self.node.now
+            self._book(place).leave(self.node.now)
             state.waited += self.node.now - state.asked_at
             state.asks, state.ready_since = False, None
             del place.gpu.compute.asking[place.client.id]
@@ -402,7 +403,7 @@ class Compute:
     def _forget(self, turn: Turn) -> None:
         card, client = turn.place.gpu.compute, turn.place.client.id
         turn.place.compute.turn = None
-        self._book(turn.place).seen_at = self.node.now
+        self._book(turn.place).leave(self.node.now)
         if card.exclusive is turn:
             card.exclusive = None
         if card.shared.get(client) is turn:

@@ -90,6 +90,10 @@ def _books_balance(node: Node, compute: Compute) -> Iterator[str]:
                 yield f"{gpu.uuid}: credit of group {name} is {book.credit} s"
             if book.quota != node.groups[name].core_percent / 100:
                 yield f"{gpu.uuid}: books of group {name} know quota {book.quota}"
+            states = [place.compute for place in gpu.attachments.values() if place.client.group.id == name]
+            engaged = sum(state.asks + (state.turn is not None) for state in states)
+            if book.engaged != engaged:
+                yield f"{gpu.uuid}: books of group {name} know {book.engaged} turns and requests, there are {engaged}"
 
 
 COMPUTE_INVARIANTS = {

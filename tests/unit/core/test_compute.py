@@ -425,3 +425,26 @@ def test_who_returns_from_idleness_is_neither_owed_nor_in_debt() -> None:
     # THEN they begin side by side
     first, second = (stage.place(client).compute.book.virtual for client in (1, 2))
     assert first == pytest.approx(second, abs=0.1)
+
+
+def test_who_asks_again_while_the_last_of_its_work_ends_was_not_idle() -> None:
+    # GIVEN two that always want the card
+    stage = Stage()
+    shares = {1: 80, 2: 40}
+    for client, percent in shares.items():
+        stage.start(client, core_limit=percent)
+        stage.ask(client)
+    used = dict.fromkeys(shares, 0.0)
+    for _ in range(300):
+        holder = next(client for client in shares if stage.turn(client))
+        turn = stage.place(holder).compute.turn
+        while turn.end > stage.now + 1e-9:
+            stage.pass_time(turn.end - stage.now)
+        elapsed = stage.now - turn.given_at
+        used[holder] += elapsed
+        # WHEN they ask for the next turn after another was given one, and before the last of their work has ended
+        stage.over(holder, elapsed, pending=0.0015, wants=False)
+        stage.ask(holder)
+        stage.send(e.TurnOver(stage.now, holder, A, turn.number, elapsed, elapsed, 0.0, TurnEnd.ENDED, wants=True))
+    # THEN what they are owed is not forgiven
+    assert used[1] / sum(used.values()) == pytest.approx(2 / 3, abs=0.005)

@@ -30,7 +30,8 @@ class Book:
     reach: float = BOUND_WAIT  # seconds of quota that credit may hold; more where memory takes turns
     share: float = 1.0  # the quota, scaled to what the active groups of the card leave
     length: float = 0.0  # seconds of a turn, by that share
-    seen_at: float = float("-inf")  # when somebody of the group last asked or had a turn
+    engaged: int = 0  # turns and requests of its processes
+    seen_at: float = float("-inf")  # when the last of them ended
     used: float = 0.0  # seconds billed in all
     allowed: float = 0.0  # seconds that quotas allowed in all
     told_at: float = float("-inf")  # when its throttling was last told
@@ -68,12 +69,18 @@ class Book:
         self.credit = max(min(self.credit - seconds, self.reach * self.quota), -DEBT_WAIT * self.quota)
 
     def arrive(self, now: float, clock: float) -> None:
-        """Somebody of the group asks."""
-        idle = now - self.seen_at
+        """Somebody of the group asks. While another asks, or has a turn whose last work may still run, it was not
+        idle: what it is owed stays owed."""
+        idle = 0.0 if self.engaged else now - self.seen_at
         if idle > FORGOTTEN_AFTER:
             self.virtual = clock
         elif idle > IDLE_AFTER:
             self.virtual = max(self.virtual, clock)
+        self.engaged += 1
+
+    def leave(self, now: float) -> None:
+        """A request was answered or taken back, or a turn is over."""
+        self.engaged -= 1
         self.seen_at = now
 
     def ready_at(self, now: float) -> float:
