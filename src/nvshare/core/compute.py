@@ -28,6 +28,7 @@ MESSAGE = 0.0001  # seconds a message takes: what two sides measure differs by t
 NEARLY = 0.2  # of a turn: who is not more ahead than that is level with the others
 SLACK = 0.002  # seconds by which a client may say less than it kept others waiting for
 RENEW = 0.002  # seconds before the end of a turn in which it is decided whether it goes on
+EARLY = 0.01  # the same, while it has its part of the cycle still to come
 SPEAK_BY = 1.5  # seconds after the end of a turn; the library gives up a drain after one
 ENDS_BY = 10.0  # seconds after it was due; then work in flight is nobody's any more
 TICK = 1e-6  # seconds; what is due within this is due at the next look
@@ -276,8 +277,6 @@ class Compute:
     def _adjust(self, card: CardCompute, turn: Turn, contenders: list[Attachment]) -> None:
         """The holder of the exclusive turn: does its length still fit to who else is there?"""
         now, book = self.node.now, self._book(turn.place)
-        elapsed = now - turn.given_at
-        length = book.length
         if card.asking and turn.asked_for_since is None:
             turn.asked_for_since = now
         if turn.told_to_end:
@@ -288,15 +287,32 @@ class Compute:
             self._end(turn)
         elif turn.length is None:
             if contenders or book.capped:
-                goes_on = self._stays_first(turn, contenders, length)
-                self._set_length(turn, elapsed + length if goes_on else max(length, elapsed))
-        elif not turn.decided and turn.given_at + turn.length - RENEW <= now:
-            left = book.left(now, now - turn.since)
-            more = min(length, left) if book.capped or contenders else None
-            if more is not None and (more < SHORTEST or not self._stays_first(turn, contenders, length)):
-                turn.decided = True
-            else:
-                self._set_length(turn, None if more is None else turn.length + more)
+                self._prolong(turn, contenders, now - turn.given_at)
+        elif not turn.decided and self._renewal_at(turn) <= now:
+            self._prolong(turn, contenders, turn.length)
+
+    def _renewal_at(self, turn: Turn) -> float:
+        """When it is decided whether a turn with a length goes on."""
+        assert turn.length is not None
+        within = self._book(turn.place).length - turn.length >= SHORTEST
+        return turn.given_at + turn.length - (EARLY if within else RENEW)
+
+    def _prolong(self, turn: Turn, contenders: list[Attachment], so_far: float) -> None:
+        """A turn that was to last ``so_far``: for the rest of its part of the cycle, or because it would be next."""
+        now, book = self.node.now, self._book(turn.place)
+        if not contenders and not book.capped:
+            self._set_length(turn, None)
+            return
+        rest = book.length - so_far
+        within = rest >= SHORTEST
+        more = min(book.step, rest if within else book.step)
+        more = min(more, book.left(now, now - turn.since) - (turn.given_at + so_far - now))
+        if more >= SHORTEST and (within or self._stays_first(turn, contenders, more)):
+            self._set_length(turn, so_far + more)
+        elif turn.length is None:
+            self._set_length(turn, so_far)
+        else:
+            turn.decided = True
 
     def _preempted(self, turn: Turn, contenders: list[Attachment]) -> bool:
         if turn.place.compute.urgent:
@@ -324,7 +340,7 @@ class Compute:
                 if turn.due is not None:
                     times.append(turn.due - HANDOVER)
                 elif turn.end is not None and not turn.decided and not turn.told_to_end:
-                    times.append(turn.end - RENEW)
+                    times.append(self._renewal_at(turn))
         return max(min(times), self.node.now + TICK) if times else None
 
     @staticmethod
@@ -349,7 +365,7 @@ class Compute:
         state, card, now = place.compute, place.gpu.compute, self.node.now
         self._stop_asking(place)
         book = self._book(place)
-        length: float | None = book.length
+        length: float | None = book.step
         if exclusive and not awaited and not book.capped:
             length = LONGEST if state.bursty else None
         self._last_turn += 1

@@ -213,10 +213,11 @@ class Terms:
         card = gpu.compute
         quotas = {place.client.group.id: place.client.group.core_percent for place in active}
         total = sum(quotas.values())
+        capped = any(percent < WHOLE for percent in quotas.values())
         for name, book in card.books.items():
             everybody = total / WHOLE if name in quotas else total / WHOLE + book.quota
-            book.set_share(scaled(book.quota, everybody))
-        if total <= WHOLE or not any(percent < WHOLE for percent in quotas.values()):
+            book.set_share(scaled(book.quota, everybody), capped or book.capped)
+        if total <= WHOLE or not capped:
             card.scaling_told.clear()
             return
         for place in active:

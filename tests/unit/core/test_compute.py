@@ -98,11 +98,47 @@ def test_when_the_neighbour_is_gone_the_other_runs_freely_again() -> None:
 def test_a_quota_takes_turns_from_the_first_moment() -> None:
     stage = Stage()
     assert of(stage.start(1, core_limit=30), c.SetTerms) == [c.SetTerms(1, A, True, 0.004)]
-    assert of(stage.ask(1), c.GiveTurn) == [c.GiveTurn(1, A, 1, 0.036, True)]
-    stage.pass_time(0.036)
-    assert not of(stage.over(1, 0.036), c.GiveTurn)
-    assert not of(stage.pass_time(0.08), c.GiveTurn)
-    assert of(stage.pass_time(0.01), c.GiveTurn) == [c.GiveTurn(1, A, 2, 0.036, True)]
+    assert [turn.number for turn in of(stage.ask(1), c.GiveTurn)] == [1]
+    stage.pass_time(0.054)
+    assert not of(stage.over(1, 0.054), c.GiveTurn)
+    assert not of(stage.pass_time(0.12), c.GiveTurn)
+    assert [turn.number for turn in of(stage.pass_time(0.01), c.GiveTurn)] == [2]
+
+
+def lengths(answer: Sequence[c.Command]) -> list[float | None]:
+    return [None if turn.length is None else round(turn.length, 6) for turn in of(answer, c.GiveTurn)]
+
+
+def test_with_quotas_a_turn_lasts_for_its_part_of_the_cycle_and_is_told_fifty_milliseconds_at_a_time() -> None:
+    # GIVEN two with quotas, of which one has two thirds of a cycle of 180 ms
+    stage = Stage()
+    for client, percent in ((1, 80), (2, 40)):
+        stage.start(client, core_limit=percent)
+        stage.ask(client)
+    # WHEN its turn goes on; THEN it is told more of it in time, and no more than its part
+    assert stage.place(1).compute.turn.length == pytest.approx(0.05)
+    assert lengths(stage.pass_time(0.04)) == [0.1]
+    assert lengths(stage.pass_time(0.051)) == [0.12]
+    assert lengths(stage.pass_time(0.029)) == []
+    assert [turn.client for turn in of(stage.over(1, 0.12), c.GiveTurn)] == [2]
+
+
+def test_a_quota_that_is_lowered_counts_for_the_rest_of_the_turn() -> None:
+    # GIVEN one in the midst of its turn of 162 ms
+    stage = Stage()
+    stage.start(1, core_limit=90)
+    stage.ask(1)
+    stage.pass_time(0.045)
+    assert stage.place(1).compute.turn.length == pytest.approx(0.1)
+    # WHEN its quota is lowered, THEN it is told no more of it
+    stage.limit("process:1", core_limit=10)
+    assert lengths(stage.pass_time(0.055)) == []
+
+
+def test_without_quotas_no_turn_is_longer_than_fifty_milliseconds_while_others_wait() -> None:
+    stage = contending(1, 2, asking=True)
+    assert stage.place(1).compute.turn.length == pytest.approx(0.05)
+    assert lengths(stage.pass_time(0.05)) == []
 
 
 def test_who_keeps_others_waiting_is_billed_for_it_whatever_it_says() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nvshare.core.policy.shares import turn_length
+from nvshare.core.policy.shares import LONGEST, turn_length
 
 BOUND_WAIT = 0.5  # seconds without use after which credit grows no further
 DEBT_WAIT = 10.0  # seconds after which the largest debt is paid
@@ -43,15 +43,20 @@ class Book:
     def capped(self) -> bool:
         return self.quota < 1.0
 
+    @property
+    def step(self) -> float:
+        """Seconds of a turn that are told at a time."""
+        return min(LONGEST, self.length)
+
     def restart(self, quota: float, now: float) -> None:
         """A new quota: debt or credit beyond one turn counts no more."""
         self.accrue(now)
         self.quota = self.share = quota
-        self.length = turn_length(quota)
+        self.length = turn_length(quota, self.capped)
         self.credit = max(-self.length, min(self.credit, self.length * (1.0 - quota)))
 
-    def set_share(self, share: float) -> None:
-        self.share, self.length = share, turn_length(share)
+    def set_share(self, share: float, quotas: bool) -> None:
+        self.share, self.length = share, turn_length(share, quotas)
 
     def accrue(self, now: float) -> float:
         """The credit at this moment."""

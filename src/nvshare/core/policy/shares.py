@@ -1,14 +1,18 @@
 """Proportional shares: what quotas come to when they add up to more than the card, and how long turns are.
 
 Guarantees: scaled shares keep the quotas' proportions and add up to at most one. A cycle in which everybody has one
-turn is ``CYCLE`` long, longer where many have small shares, but not than ``LONG_CYCLE``: each makes progress in every
-quarter of a second. Turns are as short as they can be at little loss, because what a task has got over some seconds is
-as even as its turns are short.
+turn is ``CYCLE`` long, ``QUOTA_CYCLE`` where there are quotas, longer where many have small shares, but not than
+``LONG_CYCLE``: each makes progress in every quarter of a second.
+
+Each change of turns loses about half a millisecond of the card. Equal tasks are as even over some seconds as their
+turns are short, so without quotas no turn is longer than ``LONGEST``. With quotas a turn lasts for its whole part of
+the cycle: what is lost there is missing from everybody's quota. A client is told ``LONGEST`` of it at a time, so that
+what changes meanwhile counts.
 """
 
 from __future__ import annotations
 
-CYCLE, LONG_CYCLE = 0.12, 0.2  # seconds
+CYCLE, QUOTA_CYCLE, LONG_CYCLE = 0.12, 0.18, 0.2  # seconds
 SHORTEST, SHORT, LONGEST = 0.002, 0.02, 0.05  # seconds of one turn; short ones lose more
 
 
@@ -17,5 +21,8 @@ def scaled(quota: float, total: float) -> float:
     return quota / total if total > 1.0 else quota
 
 
-def turn_length(share: float) -> float:
-    return min(LONGEST, max(SHORTEST, CYCLE * share, min(SHORT, LONG_CYCLE * share)))
+def turn_length(share: float, quotas: bool) -> float:
+    """Of a group with this share; ``quotas``: somebody on the card has one."""
+    part = (QUOTA_CYCLE if quotas else CYCLE) * share
+    length = max(SHORTEST, part, min(SHORT, LONG_CYCLE * share))
+    return length if quotas else min(LONGEST, length)

@@ -11,6 +11,9 @@ from nvshare.lab.model.engine import Engine, Process, Signal
 from nvshare.lab.model.shell import Shell
 
 
+ROUNDED_UP = 0.75  # of a submission that may be in flight beyond the budget
+
+
 class ComputeTurns:
     """One client on one card. ``in_flight`` tells the seconds of submitted work that have not ended."""
 
@@ -55,8 +58,8 @@ class ComputeTurns:
             self._shell.send(lambda now: events.TurnRequested(now, self._client, self._gpu))
 
     def pace(self, seconds: float) -> Process:
-        """Wait until so much more may be in flight."""
-        while self._told and self._pieces and self._in_flight + seconds > self._budget:
+        """Wait until so much more may be in flight; of the oldest piece only a part is left, as the library reckons."""
+        while self._told and self._pieces and self._in_flight + seconds * (1 - ROUNDED_UP) > self._budget:
             self._eased = Signal()
             yield self._eased
             yield costs.WAKE
