@@ -9,7 +9,9 @@
 
 #define IDLE_NS NVS_NS_PER_MS       /* a gap this long is not used time; in a turn with a length it ends the turn */
 #define WAKE_NS (5 * NVS_NS_PER_MS) /* those who waited need so long at most to submit something */
-#define STUCK_NS NVS_NS_PER_S
+#define STUCK_NS NVS_NS_PER_S       /* after that the end of work is not waited for any more */
+#define TELL_EVERY_NS NVS_NS_PER_S  /* while it runs on */
+#define OVERRUN_NS (5 * NVS_NS_PER_MS)
 #define FLAGS_SPIN_NS (20 * NVS_NS_PER_US)
 #define SOON_NS (50 * NVS_NS_PER_US)
 #define QUIET_FIRST_NS (100 * NVS_NS_PER_US)
@@ -37,6 +39,7 @@ static struct {
 	uint64_t shut_at;
 	bool recorded; /* events behind all that is in flight */
 	bool told;
+	uint64_t told_at; /* that its work runs on, ns */
 } turn;
 
 /* The GPUs on which work needs a turn, one after the other; NULL before the first and after the last. */
@@ -54,6 +57,14 @@ static struct nvs_gpu *needed_after(struct nvs_gpu *gpu)
 static bool any_needed(void)
 {
 	return needed_after(NULL) != NULL;
+}
+
+static bool runs_on(void)
+{
+	FOR_EACH_NEEDED (gpu)
+		if (gpu->compute.overrun != 0)
+			return true;
+	return false;
 }
 
 static bool all_given(void)
@@ -108,10 +119,11 @@ static void account_used(uint64_t used)
 
 /* ---- the end of a turn ---- */
 
-static void send_over(struct nvs_gpu *gpu, enum nvs_turn_reason reason, uint64_t used, uint64_t pending)
+static void send_over(
+	struct nvs_gpu *gpu, uint64_t number, enum nvs_turn_reason reason, uint64_t used, uint64_t pending)
 {
 	struct nvs_compute *compute = &gpu->compute;
-	if (compute->number == 0)
+	if (number == 0)
 		return;
 	/* Samples can miss: where long and short kernels take turns they are few, and each speaks for its neighbours.
 	 * What was seen in flight at every look is sure. */
@@ -119,17 +131,24 @@ static void send_over(struct nvs_gpu *gpu, enum nvs_turn_reason reason, uint64_t
 	uint64_t busy = nvs_meter_busy_us(gpu->device);
 	busy = busy > compute->busy_at ? busy - compute->busy_at : 0;
 	busy = busy > behind ? busy : behind;
-	compute->asked = compute->asked || someone_waits();
+	bool wants = number == compute->number && (compute->asked || someone_waits());
+	compute->asked = compute->asked || wants;
 	struct nvs_turn_over over = {
 		.gpu = (uint32_t)(gpu - nvs_link.gpus),
 		.reason = reason,
-		.number = compute->number,
+		.number = number,
 		.used_us = used_us,
 		.busy_us = busy < used_us ? busy : used_us,
 		.pending_us = (uint32_t)(pending / NVS_NS_PER_US),
-		.wants = compute->asked,
+		.wants = wants,
 	};
 	nvs_link_send(NVS_TURN_OVER, &over, sizeof(over));
+}
+
+static void forget_turn(struct nvs_compute *compute)
+{
+	compute->over = compute->number != 0 ? compute->number : compute->over;
+	compute->number = 0;
 }
 
 /* All has ended, at that time; or is not waited for any more. */
@@ -144,11 +163,59 @@ static void finish(enum nvs_turn_reason reason, uint64_t end)
 		nvs_meter_poll();
 	}
 	FOR_EACH_NEEDED (gpu) {
-		struct nvs_compute *compute = &gpu->compute;
-		send_over(gpu, reason, used, 0);
-		compute->over = compute->number != 0 ? compute->number : compute->over;
-		compute->number = 0;
+		send_over(gpu, gpu->compute.number, reason, used, 0);
+		forget_turn(&gpu->compute);
 	}
+}
+
+/* ---- work that runs on after its turn ---- */
+
+/* So much of it was used until now; pending 0: and no more. */
+static void tell_overrun(uint64_t now, uint64_t pending)
+{
+	uint64_t used = used_until(now);
+	account_used(used);
+	turn.told_at = now;
+	FOR_EACH_NEEDED (gpu) {
+		send_over(gpu, gpu->compute.overrun, NVS_TURN_STUCK, used, pending);
+		gpu->compute.overrun = pending != 0 ? gpu->compute.overrun : 0;
+	}
+}
+
+/* It may be a kernel of seconds, or one that waits for what this process has yet to submit: others go on, this process
+ * may ask for another turn, and the work is billed as long as it runs. */
+static void let_run_on(uint64_t now)
+{
+	if (!stuck_told)
+		NVS_WARN("work on the GPU did not end within %llu ms after its turn: it goes on beside the others', "
+			 "and is billed",
+			STUCK_NS / NVS_NS_PER_MS);
+	stuck_told = leftover = true;
+	uint64_t used = used_until(now);
+	account_used(used);
+	phase = NONE;
+	nvs_turn_refresh();
+	turn.told_at = now;
+	FOR_EACH_NEEDED (gpu) {
+		send_over(gpu, gpu->compute.number, NVS_TURN_STUCK, used, NVS_NS_PER_MS);
+		gpu->compute.overrun = gpu->compute.number;
+		forget_turn(&gpu->compute);
+	}
+}
+
+/* Returns when to look again, 0 when it has ended. */
+static uint64_t follow_overrun(uint64_t now)
+{
+	if (!turn.recorded && nvs_gate_quiet())
+		turn.recorded = nvs_drain_record();
+	if (turn.recorded && nvs_drain_finished()) {
+		tell_overrun(now, 0);
+		leftover = false;
+		return 0;
+	}
+	if (now >= turn.told_at + TELL_EVERY_NS)
+		tell_overrun(now, NVS_NS_PER_MS);
+	return now + OVERRUN_NS;
 }
 
 static uint64_t ended_at(uint64_t now)
@@ -168,22 +235,21 @@ static uint64_t follow_closing(uint64_t now)
 	else if (!turn.recorded && !stuck)
 		return now + between((now - turn.shut_at) / 64, SOON_NS, LATER_NS);
 	now = nvs_now_ns();
-	bool ended = turn.recorded && nvs_drain_finished();
-	if (ended || stuck) {
-		if (!ended && !stuck_told)
-			NVS_WARN("work on the GPU did not end within %llu ms after its turn: it goes on beside the "
-				 "others', and is billed",
-				STUCK_NS / NVS_NS_PER_MS);
-		stuck_told = stuck_told || !ended;
-		leftover = !ended;
-		finish(ended ? turn.reason : NVS_TURN_STUCK, ended ? ended_at(now) : now);
+	if (turn.recorded && nvs_drain_finished()) {
+		leftover = false;
+		finish(turn.reason, ended_at(now));
 		return 0;
+	}
+	if (stuck) {
+		let_run_on(now);
+		return now + OVERRUN_NS;
 	}
 	uint32_t ahead;
 	uint64_t pending = nvs_pace_pending(&ahead);
 	if (!turn.told)
 		FOR_EACH_NEEDED (gpu)
-			send_over(gpu, turn.reason, used_until(now), pending > NVS_NS_PER_US ? pending : NVS_NS_PER_US);
+			send_over(gpu, gpu->compute.number, turn.reason, used_until(now),
+				pending > NVS_NS_PER_US ? pending : NVS_NS_PER_US);
 	turn.told = true;
 	return now + between(pending / 2 + (now - turn.shut_at) / 64, SOON_NS, LATER_NS);
 }
@@ -200,15 +266,18 @@ static void close_turn(enum nvs_turn_reason reason)
 
 void nvs_compute_dropped(bool drained)
 {
+	uint64_t now = nvs_now_ns();
+	if (runs_on())
+		tell_overrun(now, 0);
 	leftover = !drained;
-	finish(drained ? NVS_TURN_TOLD : NVS_TURN_STUCK, nvs_now_ns());
+	finish(drained ? NVS_TURN_TOLD : NVS_TURN_STUCK, now);
 	FOR_EACH_NEEDED (gpu)
 		gpu->compute.asked = false;
 }
 
 void nvs_compute_forget(void)
 {
-	if (phase != NONE)
+	if (phase != NONE || runs_on())
 		account_used(used_until(nvs_now_ns()));
 	for (uint32_t i = 0; i < nvs_link.gpu_count; i++) {
 		nvs_meter_by_turns(nvs_link.gpus[i].device, false);
@@ -222,6 +291,8 @@ void nvs_compute_forget(void)
 static void begin_turn(void)
 {
 	uint64_t now = nvs_now_ns();
+	if (runs_on()) /* from now on it is part of the new turn */
+		tell_overrun(now, 0);
 	phase = RUNNING;
 	turn = (typeof(turn)){0};
 	FOR_EACH_NEEDED (gpu) {
@@ -271,7 +342,7 @@ void nvs_compute_terms(struct nvs_gpu *gpu, const struct nvs_terms *message)
 	bool needed = message->flags & NVS_FLAG_TURNS;
 	compute->in_flight = message->in_flight_us;
 	if (needed != compute->needed) {
-		if (phase != NONE)
+		if (phase != NONE || runs_on())
 			account_used(used_until(nvs_now_ns()));
 		NVS_DEBUG("device %d: work %s", gpu->device, needed ? "takes turns" : "runs freely");
 		*compute = (struct nvs_compute){
@@ -377,7 +448,7 @@ uint64_t nvs_compute_due(uint64_t now)
 	if (phase == NONE) {
 		if (over) /* it waited for the rest of the gang in vain */
 			finish(NVS_TURN_ENDED, 0);
-		return over ? 0 : end;
+		return nvs_earlier(over ? 0 : end, runs_on() ? follow_overrun(now) : 0);
 	}
 	if (!over)
 		return follow_running(now, end);

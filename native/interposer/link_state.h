@@ -26,6 +26,7 @@ struct nvs_compute {
 	bool asked;
 	uint64_t number;    /* of the turn; 0: none */
 	uint64_t over;      /* of the last one that was over, since registration */
+	uint64_t overrun;   /* of one that is over, but whose work runs on; 0: none */
 	uint64_t since;     /* the turn was given, ns */
 	uint64_t length;    /* ns from then; 0: until told */
 	uint64_t busy_at;   /* what the meter said when it began, us */

@@ -276,19 +276,60 @@ static void the_next_turn_may_begin_while_the_last_one_still_drains(void)
 	CHECK(over.used_us + rest.used_us <= (nvs_now_ns() - start) / NVS_NS_PER_US);
 }
 
-static void work_that_does_not_end_is_reported_and_the_next_turn_opens_as_usual(void)
+/* A launch that outlives its turn; what was told when it was no longer waited for. */
+static struct nvs_turn_over run_on(void)
 {
-	taking_turns();
 	hold_one_launch();
 	end_turn(0, 1);
 	CHECK(expect_over(1, NVS_TURN_TOLD).pending_us > 0);
 	struct nvs_turn_over over = expect_over(1, NVS_TURN_STUCK);
-	CHECK(over.pending_us == 0 && over.used_us >= 1000000);
+	CHECK(over.pending_us > 0 && over.used_us >= 1000000);
+	return over;
+}
+
+static void work_that_does_not_end_is_told_of_as_long_as_it_runs(void)
+{
+	taking_turns();
+	struct nvs_turn_over first = run_on(), again = expect_over(1, NVS_TURN_STUCK);
+	CHECK(again.pending_us > 0 && again.used_us >= first.used_us + 1000000);
 	fake_let_go();
+	struct nvs_turn_over last = expect_over(1, NVS_TURN_STUCK);
+	CHECK(last.pending_us == 0 && last.used_us >= again.used_us && last.wants == 0);
+	scheduler_expect_silence(20);
+	/* THEN the next turn opens as usual */
 	pthread_t submitter = start_submitting(1);
 	expect_asked(0);
 	turn_ok(0, 2, 0);
 	pthread_join(submitter, NULL);
+}
+
+static void work_that_runs_on_becomes_part_of_the_next_turn(void)
+{
+	taking_turns();
+	struct nvs_turn_over first = run_on();
+	uint64_t start = nvs_now_ns();
+	pthread_t submitter = start_submitting(1);
+	expect_asked(0);
+	turn_ok(0, 2, 0);
+	struct nvs_turn_over over = expect_over(1, NVS_TURN_STUCK);
+	CHECK(over.pending_us == 0 && over.used_us >= first.used_us && over.wants == 0);
+	pthread_join(submitter, NULL);
+	end_turn(0, 2);
+	CHECK(expect_over(2, NVS_TURN_TOLD).pending_us > 0);
+	fake_let_go();
+	struct nvs_turn_over rest = expect_over(2, NVS_TURN_TOLD);
+	CHECK(rest.pending_us == 0);
+	CHECK(over.used_us - first.used_us + rest.used_us <= (nvs_now_ns() - start) / NVS_NS_PER_US + 5000);
+}
+
+static void work_that_runs_on_is_not_told_of_when_turns_are_not_needed_any_more(void)
+{
+	taking_turns();
+	run_on();
+	terms(0, 0);
+	wait_for_gate(NVS_GATE_OPEN);
+	fake_let_go();
+	scheduler_expect_silence(20);
 }
 
 /* ---- with grants, and without ---- */
@@ -550,7 +591,9 @@ int main(void)
 	RUN(an_idle_turn_that_is_given_a_length_ends);
 	RUN(a_repeated_number_changes_the_length);
 	RUN(the_next_turn_may_begin_while_the_last_one_still_drains);
-	RUN(work_that_does_not_end_is_reported_and_the_next_turn_opens_as_usual);
+	RUN(work_that_does_not_end_is_told_of_as_long_as_it_runs);
+	RUN(work_that_runs_on_becomes_part_of_the_next_turn);
+	RUN(work_that_runs_on_is_not_told_of_when_turns_are_not_needed_any_more);
 	RUN(a_dropped_grant_ends_the_turn_first);
 	RUN(who_waits_for_a_turn_asks_for_a_dropped_grant_at_once);
 	RUN(a_grant_that_could_not_be_drained_still_needs_turns);

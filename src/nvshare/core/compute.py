@@ -57,31 +57,54 @@ class Compute:
             self._ask(place)
 
     def over(self, place: Attachment, event: TurnOver) -> None:
-        state, now = place.compute, self.node.now
+        state = place.compute
         state.speaks = True
-        turn = state.turn
-        if turn is None or turn.number != event.number:
+        turn = next((one for one in (state.turn, state.overrun) if one is not None and one.number == event.number), None)
+        if turn is None:
             self._log(Level.DEBUG, f"Ignored TURN_OVER {event.number} of client {place.client.hex}: that turn is over")
             return
-        final = event.pending <= 0.0 or event.reason is TurnEnd.STUCK
         if turn.closed_at is None:
-            turn.closed_at = now
+            turn.closed_at = self.node.now
             state.bursty = event.reason is TurnEnd.IDLE
-        if final:
-            self._note_overlap(turn)
-        self._account(turn, event.used, 0.0 if final else event.pending)
-        if final:
-            if self.terms.judge(turn, event.busy, event.used):
-                self.look(place.gpu)
-            if event.reason is not TurnEnd.STUCK:
-                state.backlog_until = 0.0
-            self._forget(turn)
+        if event.pending <= 0.0:
+            self._ended(turn, event)
+        elif event.reason is TurnEnd.STUCK:
+            self._runs_on(turn, event)
         else:
-            turn.due = now + min(event.pending, ENDS_BY)
+            self._account(turn, event.used, event.pending)
+            turn.due = self.node.now + min(event.pending, ENDS_BY)
             turn.deadline = turn.due + ENDS_BY
         if event.wants and place.standing is Standing.RUNNING and state.told:
             self._ask(place)
         self._unsettled[place.gpu.uuid] = place.gpu
+
+    def _ended(self, turn: Turn, event: TurnOver) -> None:
+        """All of its work has."""
+        self._note_overlap(turn, event.used)
+        self._account(turn, event.used, 0.0)
+        if turn.place.compute.overrun is not turn and self.terms.judge(turn, event.busy, event.used):
+            self.look(turn.place.gpu)
+        if event.reason is not TurnEnd.STUCK:
+            turn.place.compute.backlog_until = 0.0
+        self._forget(turn)
+
+    def _runs_on(self, turn: Turn, event: TurnOver) -> None:
+        """Its client no longer waits for the rest, and may have another turn: a kernel of seconds, or one that waits
+        for what is still to be submitted. It is billed as long as its client says that it runs."""
+        card, state, now = turn.place.gpu.compute, turn.place.compute, self.node.now
+        self._account(turn, event.used, 0.0)
+        turn.deadline = now + ENDS_BY
+        if state.overrun is turn:
+            return
+        if state.overrun is not None:
+            self._forget(state.overrun)
+        if turn.handed_at is None:
+            turn.handed_at = now
+        if card.exclusive is turn:
+            card.exclusive = None
+        card.shared.pop(turn.place.client.id, None)
+        card.lingering[turn.number] = turn
+        state.turn, state.overrun = None, turn
 
     def used(self, place: Attachment, occupied: float) -> None:
         """The client reported so many seconds, in all, in which it occupied the card."""
@@ -225,7 +248,7 @@ class Compute:
         if turn is not None and turn.due is not None and turn.due - HANDOVER <= self.node.now:
             turn.handed_at = self.node.now
             card.exclusive = None
-            card.lingering[turn.place.client.id] = turn
+            card.lingering[turn.number] = turn
 
     def _ready(self, card: CardCompute) -> tuple[list[Attachment], float | None]:
         """Those who ask and may have a turn as far as their credit goes, and when the next of the others may."""
@@ -370,6 +393,7 @@ class Compute:
             length = LONGEST if state.bursty else None
         self._last_turn += 1
         others = card.free_runners or card.shared or (not exclusive and card.exclusive is not None)
+        others = others or any(other is other.place.compute.overrun for other in card.lingering.values())
         turn = Turn(place, self._last_turn, now, now, length, exclusive, alone=not others)
         state.turn = turn
         book.engaged += 1
@@ -409,23 +433,28 @@ class Compute:
 
     def _void(self, place: Attachment) -> None:
         """No grant, or no need: it has no turn any more and asks for none."""
-        turn = place.compute.turn
-        if turn is not None:
-            elapsed = self.node.now - turn.given_at
-            self._account(turn, min(elapsed, LONGEST if turn.length is None else turn.length), 0.0)
-            self._forget(turn)
+        state, now = place.compute, self.node.now
+        if state.turn is not None:
+            length = LONGEST if state.turn.length is None else state.turn.length
+            self._account(state.turn, min(now - state.turn.given_at, length), 0.0)
+            self._forget(state.turn)
+        if state.overrun is not None:
+            self._account(state.overrun, now - state.overrun.given_at, 0.0)
+            self._forget(state.overrun)
         self._stop_asking(place)
 
     def _forget(self, turn: Turn) -> None:
-        card, client = turn.place.gpu.compute, turn.place.client.id
-        turn.place.compute.turn = None
+        card, state = turn.place.gpu.compute, turn.place.compute
+        if state.turn is turn:
+            state.turn = None
+        else:
+            state.overrun = None
         self._book(turn.place).leave(self.node.now)
         if card.exclusive is turn:
             card.exclusive = None
-        if card.shared.get(client) is turn:
-            del card.shared[client]
-        if card.lingering.get(client) is turn:
-            del card.lingering[client]
+        if card.shared.get(turn.place.client.id) is turn:
+            del card.shared[turn.place.client.id]
+        card.lingering.pop(turn.number, None)
         self._unsettled[turn.place.gpu.uuid] = turn.place.gpu
 
     # --- the bill
@@ -437,7 +466,7 @@ class Compute:
         used = max(min(max(said, 0.0), elapsed), self._kept(turn) - SLACK)
         if used > 0.0:
             self._touch(place)
-        total = used + min(pending, ENDS_BY) - turn.overlapped / 2
+        total = used + min(pending, ENDS_BY) - min(used, turn.overlapped) / 2
         weighed = self._weighed(turn, total)
         book = self._book(place)
         book.bill(total - turn.billed, weighed - turn.weighed, now)
@@ -463,12 +492,16 @@ class Compute:
         end = self.node.now if turn.handed_at is None else turn.handed_at
         return 0.0 if moment is None else max(0.0, end - max(moment, turn.since))
 
-    def _note_overlap(self, turn: Turn) -> None:
-        following = turn.place.gpu.compute.exclusive
-        if turn.beside and following is not None:
-            overlap = max(0.0, self.node.now - following.given_at - 2 * MESSAGE)
+    def _note_overlap(self, turn: Turn, used: float) -> None:
+        """It ended: exclusive turns that were under way beside it, handed on or handed to, had half of the card."""
+        card, now = turn.place.gpu.compute, self.node.now
+        for other in (card.exclusive, *card.lingering.values()) if turn.exclusive else ():
+            if other is None or not other.exclusive or self._book(other.place) is self._book(turn.place):
+                continue
+            together = now - max(turn.given_at, other.given_at) - 2 * MESSAGE
+            overlap = max(0.0, min(together, used))
             turn.overlapped += overlap
-            following.overlapped += overlap
+            other.overlapped += overlap
 
     def _touch(self, place: Attachment) -> None:
         """The client uses the card."""

@@ -159,7 +159,7 @@ class Terms:
     def _active(self, place: Attachment) -> bool:
         """It uses the card, or wants to."""
         state = place.compute
-        return state.asks or state.turn is not None or self.node.now - state.active_at < ACTIVE_FOR
+        return state.engaged > 0 or self.node.now - state.active_at < ACTIVE_FOR
 
     def _contends(self, place: Attachment) -> bool:
         return self._active(place) and not place.compute.ignorant and not overlaps(place)

@@ -31,7 +31,8 @@ def _one_exclusive_turn(node: Node, compute: Compute) -> Iterator[str]:
             if turn.closed_at is None:
                 yield f"{gpu.uuid}: the turn of {turn.place.client.hex} was handed on before it said that it is over"
         listed = {turn.number for turn in (*open_turns(card), *card.lingering.values())}
-        known = {place.compute.turn.number for place in gpu.attachments.values() if place.compute.turn is not None}
+        states = [place.compute for place in gpu.attachments.values()]
+        known = {turn.number for state in states for turn in (state.turn, state.overrun) if turn is not None}
         if listed != known:
             yield f"{gpu.uuid}: turns {sorted(listed)} are listed, clients have {sorted(known)}"
 
@@ -42,7 +43,7 @@ def _turns_below_grants(node: Node, compute: Compute) -> Iterator[str]:
         for place in gpu.attachments.values():
             state = place.compute
             entitled = state.told and place.standing is Standing.RUNNING
-            if (state.turn is not None or state.asks) and not entitled:
+            if state.engaged and not entitled:
                 yield f"{place.client.hex} is {place.standing.value} on {gpu.uuid}, told: {state.told}, but takes turns"
             if state.asks is not (place.client.id in gpu.compute.asking):
                 yield f"{place.client.hex} asks for a turn on {gpu.uuid} and is not listed, or is and does not"
@@ -91,7 +92,7 @@ def _books_balance(node: Node, compute: Compute) -> Iterator[str]:
             if book.quota != node.groups[name].core_percent / 100:
                 yield f"{gpu.uuid}: books of group {name} know quota {book.quota}"
             states = [place.compute for place in gpu.attachments.values() if place.client.group.id == name]
-            engaged = sum(state.asks + (state.turn is not None) for state in states)
+            engaged = sum(state.engaged for state in states)
             if book.engaged != engaged:
                 yield f"{gpu.uuid}: books of group {name} know {book.engaged} turns and requests, there are {engaged}"
 

@@ -94,6 +94,7 @@ class PlaceCompute:
     speaks: bool = False  # it sent a message about turns
     ignorant: bool = False  # it works without turns although it was told: a library that knows none
     turn: Turn | None = None
+    overrun: Turn | None = None  # an earlier one whose work runs on: it is billed, and keeps nobody waiting
     asks: bool = False
     asked_at: float = 0.0
     throttled: bool = False  # it waits for the card's memory, and its group has no credit to use it
@@ -108,6 +109,11 @@ class PlaceCompute:
     trust: float = 0.0  # seconds until it is looked at again
     delivered: Delivered = field(default_factory=Delivered)
 
+    @property
+    def engaged(self) -> int:
+        """Requests and turns."""
+        return self.asks + (self.turn is not None) + (self.overrun is not None)
+
     def waiting(self, now: float) -> float:
         return self.waited + (now - self.asked_at if self.asks else 0.0)
 
@@ -121,7 +127,7 @@ class CardCompute:
     exclusive: Turn | None = None
     clock: float = 0.0  # the virtual time at which the latest exclusive turn began
     shared: dict[int, Turn] = field(default_factory=dict)  # turns that overlap others'
-    lingering: dict[int, Turn] = field(default_factory=dict)  # closed, next one began; their last work may still run
+    lingering: dict[int, Turn] = field(default_factory=dict)  # by number: closed, others go on; their work may still run
     books: dict[str, Book] = field(default_factory=dict)  # by group
     capped: bool = False  # one of its clients has a quota
     throttled: int = 0  # of those who wait for its memory

@@ -486,8 +486,9 @@ class EndTurn(Message):
 class TurnOver(Message):
     """Client to scheduler: my gate is shut. Sent once or twice for a turn: while work of at most about ``pending_us``
     is still in flight, so that the next turn can begin without a gap; and, with ``pending_us`` 0 and the final figures,
-    when all has ended, when the client is given another turn before that, or when it gave up waiting (STUCK). The turns
-    of a gang end together, each with a TURN_OVER of its own; so do they before LOCK_RELEASED."""
+    when all has ended or the client is given another turn before that. Work that does not end within a second is told
+    of again every second, as STUCK: it runs on, and its client may have another turn meanwhile. The turns of a gang end
+    together, each with a TURN_OVER of its own; so do they before LOCK_RELEASED."""
 
     gpu: int
     number: int

@@ -92,3 +92,17 @@ def test_cards_memory_is_shared_out_only_once(node: Node) -> None:
     first.kill()
     node.await_status(lambda status: len(status["clients"]) == 1)
     assert second.ask("alloc 6000") == {"did": "alloc"}
+
+
+def test_a_kernel_of_seconds_is_billed_as_long_as_it_runs(node: Node) -> None:
+    # GIVEN a task that may use half of the card's time
+    task = node.holder(NVSHARE_GPU_CORE_LIMIT="50")
+    # WHEN one kernel of it runs for 3.5 s (ten times as long on the simulated card's own clock)
+    assert task.ask("spin 35000") == {"did": "spin"}
+    # THEN all of them are counted, and owed
+    status = node.await_status(lambda status: status["clients"][0]["gpus"][0]["occupied_s"] >= 3.4)
+    assert status["clients"][0]["gpus"][0]["occupied_s"] < 4.5
+    owed = [line for line in node.log.read_text().splitlines() if "beyond its turn" in line]
+    assert owed, node.log.read_text()
+    # AND it goes on when they are paid
+    assert task.ask("spin 1") == {"did": "spin"}

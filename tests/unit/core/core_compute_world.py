@@ -29,6 +29,7 @@ class Seat:
     length: float | None = None
     pending_until: float | None = None  # it said that its gate is shut
     asked: bool = False
+    overrun: int = 0  # the number of an earlier turn whose work runs on
 
 
 class ComputeWorld(World):
@@ -137,6 +138,20 @@ class ComputeWorld(World):
         seat.number, seat.asked = 0, seat.asked or wants
         self.send(e.TurnOver(self.now, client, gpu, number, elapsed, elapsed * (a % 3) / 2, 0.0, reason, wants))
 
+    def run_on(self, a: int, b: int, d: int) -> None:
+        """A kernel does not end with its turn: told again and again, until it has."""
+        chosen = self._choose(a, lambda seat: bool(seat.number or seat.overrun))
+        if chosen is None:
+            return
+        client, gpu, seat = chosen
+        if seat.number and not (seat.overrun and b % 2):
+            seat.overrun, seat.number = seat.number, 0
+        number, pending = seat.overrun, 0.0 if d % 3 == 0 else 0.001
+        wants = bool(a % 2) and not seat.number
+        seat.overrun, seat.asked = number if pending else 0, seat.asked or wants
+        used = self.now - seat.given_at
+        self.send(e.TurnOver(self.now, client, gpu, number, used, used, pending, TurnEnd.STUCK, wants))
+
     def lie(self, a: int, b: int, d: int) -> None:
         """Figures that cannot be, numbers of turns long gone, requests for what it has."""
         chosen = self._choose(a, lambda seat: seat.turns)
@@ -187,6 +202,8 @@ COMPUTE_ACTIONS: tuple[Callable[[ComputeWorld, int, int, int], None], ...] = (
     ComputeWorld.end_turn,
     ComputeWorld.end_turn,
     ComputeWorld.end_turn,
+    ComputeWorld.run_on,
+    ComputeWorld.run_on,
     ComputeWorld.lie,
     ComputeWorld.stay_deaf,
     ComputeWorld.change_quota,

@@ -484,3 +484,100 @@ def test_who_asks_again_while_the_last_of_its_work_ends_was_not_idle() -> None:
         stage.send(e.TurnOver(stage.now, holder, A, turn.number, elapsed, elapsed, 0.0, TurnEnd.ENDED, wants=True))
     # THEN what they are owed is not forgiven
     assert used[1] / sum(used.values()) == pytest.approx(2 / 3, abs=0.005)
+
+
+def books(stage: Stage):
+    return stage.place(1).gpu.compute.books
+
+
+def run_on(stage: Stage, client: int, number: int, used: float, *, pending: float = 0.001) -> list[c.Command]:
+    """Its library gave up waiting for the end of a kernel, or tells that it still runs, or that it has ended."""
+    return stage.send(e.TurnOver(stage.now, client, A, number, used, used, pending, TurnEnd.STUCK, wants=False))
+
+
+def test_a_kernel_of_seconds_is_billed_as_long_as_it_runs() -> None:
+    # GIVEN a client with a quota whose kernel did not end with its turn
+    stage = Stage()
+    stage.start(1, core_limit=50)
+    stage.ask(1)
+    stage.pass_time(0.09)
+    stage.over(1, 0.09, pending=0.004)
+    number = stage.turn(1)
+    stage.pass_time(1.0)
+    # WHEN its library tells every second that it still runs, and at last that it has ended
+    for _ in range(4):
+        run_on(stage, 1, number, stage.now)
+        assert books(stage)["process:1"].used == pytest.approx(stage.now)
+        stage.pass_time(1.0)
+    run_on(stage, 1, number, stage.now, pending=0.0)
+    # THEN all of it is billed, and nothing is left of the turn
+    assert books(stage)["process:1"].used == pytest.approx(5.09)
+    assert stage.place(1).compute.engaged == stage.place(1).compute.asks
+
+
+def test_who_waits_for_what_it_has_yet_to_submit_gets_another_turn() -> None:
+    stage = Stage()
+    stage.start(1, core_limit=90)
+    stage.ask(1)
+    stage.pass_time(0.15)
+    stage.over(1, 0.15, pending=0.004)
+    number = stage.turn(1)
+    stage.pass_time(1.0)
+    answer = run_on(stage, 1, number, 0.2)
+    answer += stage.pass_time(0.2)
+    assert {turn.number for turn in of(answer, c.GiveTurn)} == {number + 1}
+
+
+def test_who_runs_beside_a_kernel_of_seconds_is_billed_half() -> None:
+    # GIVEN a client whose kernel runs on for long after its turn
+    stage = Stage()
+    for client in (1, 2):
+        stage.start(client, core_limit=50)
+        stage.ask(client)
+    stage.pass_time(0.09)
+    stage.over(1, 0.09, pending=0.001, wants=False)
+    first = stage.place(1).gpu.compute.lingering.keys()
+    assert len(first) == 1
+    number = next(iter(first))
+    # WHEN its neighbour has turns meanwhile
+    used = 0.0
+    while stage.now < 1.0:
+        if stage.turn(2):
+            turn = stage.place(2).compute.turn
+            stage.pass_time(0.09)
+            used += stage.now - turn.given_at
+            stage.over(2, stage.now - turn.given_at)
+        else:
+            stage.pass_time(0.01)
+    run_on(stage, 1, number, stage.now, pending=0.0)
+    # THEN each is billed half of the time in which both used the card
+    assert books(stage)["process:2"].used == pytest.approx(used / 2, abs=0.01)
+    assert books(stage)["process:1"].used == pytest.approx(stage.now - used / 2, abs=0.01)
+
+
+def test_nobody_gets_turns_at_half_the_price_beside_a_kernel_of_its_own() -> None:
+    stage = Stage()
+    stage.start(1, core_limit=50)
+    stage.start(2, core_limit=50)
+    stage.ask(1)
+    stage.pass_time(0.09)
+    number = stage.turn(1)
+    run_on(stage, 1, number, 0.09)
+    stage.ask(1)
+    stage.pass_time(0.2)
+    before, given_at = books(stage)["process:1"].used, stage.place(1).compute.turn.given_at
+    stage.pass_time(0.05)
+    stage.over(1, stage.now - given_at)
+    assert books(stage)["process:1"].used - before == pytest.approx(stage.now - given_at)
+
+
+def test_a_kernel_that_nobody_tells_of_any_more_is_given_up_on() -> None:
+    stage = Stage()
+    stage.start(1, core_limit=50)
+    stage.ask(1)
+    stage.pass_time(0.09)
+    run_on(stage, 1, stage.turn(1), 0.09)
+    assert stage.place(1).compute.overrun is not None
+    stage.pass_time(11.0)
+    assert stage.place(1).compute.overrun is None
+    assert not stage.place(1).gpu.compute.lingering
