@@ -59,8 +59,8 @@ class Compute:
     def over(self, place: Attachment, event: TurnOver) -> None:
         state = place.compute
         state.speaks = True
-        turn = next((one for one in (state.turn, state.overrun) if one is not None and one.number == event.number), None)
-        if turn is None:
+        turn = state.overrun if state.turn is None or state.turn.number != event.number else state.turn
+        if turn is None or turn.number != event.number:
             self._log(Level.DEBUG, f"Ignored TURN_OVER {event.number} of client {place.client.hex}: that turn is over")
             return
         if turn.closed_at is None:

@@ -127,7 +127,7 @@ class CardCompute:
     exclusive: Turn | None = None
     clock: float = 0.0  # the virtual time at which the latest exclusive turn began
     shared: dict[int, Turn] = field(default_factory=dict)  # turns that overlap others'
-    lingering: dict[int, Turn] = field(default_factory=dict)  # by number: closed, others go on; their work may still run
+    lingering: dict[int, Turn] = field(default_factory=dict)  # by number: closed, but their work may still run
     books: dict[str, Book] = field(default_factory=dict)  # by group
     capped: bool = False  # one of its clients has a quota
     throttled: int = 0  # of those who wait for its memory

@@ -10,7 +10,6 @@ from nvshare.lab.model import costs
 from nvshare.lab.model.engine import Engine, Process, Signal
 from nvshare.lab.model.shell import Shell
 
-
 ROUNDED_UP = 0.75  # of a submission that may be in flight beyond the budget
 
 
