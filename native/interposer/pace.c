@@ -44,6 +44,11 @@ static uint64_t larger(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
 /* Of a submission, ns. The lock is held. */
 static uint64_t cost_in(const struct nvs_pace *pace)
 {
@@ -86,7 +91,7 @@ static struct nvs_marker *free_marker(struct nvs_pace *pace, uint32_t most)
 		}
 	nvs_unrelax(mode);
 	if (freed > 1 && freed > most / 2) { /* the GPU has caught up, while one of them was waited for: more may go */
-		pace->recent_ns = pace->waited = 0;
+		pace->recent_ns = pace->latest_ns = pace->waited = 0;
 		pace->average_ns /= 2;
 	}
 	return unused_marker(pace, most);
@@ -157,15 +162,18 @@ static void watch_end(CUevent marker, uint64_t foreseen)
 }
 
 /* A marker was waited for until now. If an earlier one was too, within the same turn, and the GPU has not caught up
- * since, it had work all the time: what was submitted between the two took that long. Unlike samples this misses
- * nothing, and tells at once. The lock is held. */
+ * since, it had work all the time: what was submitted between the two took that long, or this thread was late to wake
+ * up; then it is early the next time. Unlike samples this misses nothing, and tells soon: the smaller of two in a row
+ * counts. The lock is held. */
 static void learn(struct nvs_pace *pace, const struct nvs_marker *marker, uint32_t word)
 {
 	uint64_t now = nvs_now_ns();
 	if (pace->waited != 0 && word == pace->word) {
 		if (marker->before <= pace->waited)
 			return; /* another thread was quicker */
-		pace->recent_ns = (now - pace->reached_at) / (marker->before - pace->waited);
+		uint64_t latest = (now - pace->reached_at) / (marker->before - pace->waited);
+		pace->recent_ns = smaller(latest, pace->latest_ns);
+		pace->latest_ns = latest;
 		int64_t step = ((int64_t)pace->recent_ns - (int64_t)pace->average_ns) / AVERAGE_BATCHES;
 		pace->average_ns = (uint64_t)((int64_t)pace->average_ns + step);
 	}

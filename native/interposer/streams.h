@@ -45,7 +45,8 @@ struct nvs_pace {
 	struct nvs_marker markers[NVS_MARKERS];
 	uint64_t admitted;   /* submissions */
 	uint64_t average_ns; /* of a submission, while the GPU was behind */
-	uint64_t recent_ns;  /* the last of these, as long as it is; else 0 */
+	uint64_t recent_ns;  /* the smaller of the last two of these, as long as it is; else 0 */
+	uint64_t latest_ns;  /* the last of them */
 	/* The last marker that was waited for, since the GPU had caught up. */
 	uint64_t waited;     /* its `before`; 0: none */
 	uint64_t reached_at; /* ns */

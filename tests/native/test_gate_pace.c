@@ -137,6 +137,35 @@ static void a_slow_wait_does_not_shrink_the_window(void)
 	nvs_gate_open(NVS_GATE_OPEN);
 }
 
+/* A marker is seen to be reached, so long after the one before it; what may be in flight from then on. */
+static uint32_t window_after(struct nvs_pace *pace, uint64_t ns)
+{
+	struct nvs_marker marker = {.before = pace->waited + 1};
+	hand_clock_ns += ns - HAND_CLOCK_LOOK_NS;
+	learn(pace, &marker, NVS_GATE_PACED);
+	return nvs_meter_window(0, cost_in(pace));
+}
+
+static void a_thread_that_wakes_up_late_does_not_shrink_the_window_but_longer_kernels_do(void)
+{
+	/* GIVEN kernels of 2 ms within a budget of 4, two of which are in flight */
+	learn_cost(2 * NVS_NS_PER_MS);
+	nvs_pace_set_budget(4000);
+	struct nvs_pace *pace = &nvs_context_of(NULL)->pace;
+	pace->waited = 0;
+	window_after(pace, NVS_NS_PER_MS);
+	for (int i = 0; i < 20; i++)
+		CHECK(window_after(pace, 2 * NVS_NS_PER_MS) == 2);
+	/* WHEN one that waits is late by a kernel and a half, THEN two are in flight all the same */
+	CHECK(window_after(pace, 5 * NVS_NS_PER_MS) == 2);
+	CHECK(window_after(pace, NVS_NS_PER_MS / 10) == 2);
+	/* AND two kernels in a row that are longer than the budget are alone in flight */
+	window_after(pace, 5 * NVS_NS_PER_MS);
+	CHECK(window_after(pace, 5 * NVS_NS_PER_MS) == 1);
+	pace->recent_ns = pace->latest_ns = pace->average_ns = pace->waited = 0;
+	nvs_pace_set_budget(0);
+}
+
 static void a_marker_belongs_to_one_thread_until_it_is_recorded(void)
 {
 	/* GIVEN a window of two, so that each submission is told to mark, and two threads between gate and stream */
@@ -232,6 +261,7 @@ int main(void)
 	a_long_kernel_has_a_window_of_one();
 	longer_kernels_are_noticed_before_any_sample_of_them();
 	a_slow_wait_does_not_shrink_the_window();
+	a_thread_that_wakes_up_late_does_not_shrink_the_window_but_longer_kernels_do();
 	a_marker_belongs_to_one_thread_until_it_is_recorded();
 	occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_allows();
 	short_kernels_are_sampled_rarely_and_long_ones_always();
