@@ -52,7 +52,7 @@ class Terms:
         found = books.get(group.id)
         if found is None:
             found = books[group.id] = Book(1.0, credited_at=self.node.now)
-            found.restart(group.core_percent / WHOLE, self.node.now)
+            found.restart(group.core_percent / WHOLE, self.node.now, place.gpu.compute.clock)
             found.credit = found.length * (1.0 - found.quota)  # enough for the first turn
         place.compute.book = found
         return found
@@ -206,8 +206,7 @@ class Terms:
                     elapsed = now - turn.since
                     book.bill(elapsed if turn.length is not None else min(elapsed, LONGEST), 0.0, now)
                     turn.since, turn.decided = now, False
-            book.restart(quota, now)
-            book.virtual = card.clock
+            book.restart(quota, now, card.clock)
 
     def _set_shares(self, gpu: GpuState, active: list[Attachment]) -> None:
         card = gpu.compute

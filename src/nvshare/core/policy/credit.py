@@ -48,12 +48,14 @@ class Book:
         """Seconds of a turn that are told at a time."""
         return min(LONGEST, self.length)
 
-    def restart(self, quota: float, now: float) -> None:
-        """A new quota: debt or credit beyond one turn counts no more."""
+    def restart(self, quota: float, now: float, clock: float) -> None:
+        """A new quota: what it is owed or owes beyond one turn counts no more."""
         self.accrue(now)
         self.quota = self.share = quota
         self.length = turn_length(quota, self.capped)
         self.credit = max(-self.length, min(self.credit, self.length * (1.0 - quota)))
+        turn = self.length / self.share
+        self.virtual = max(clock - turn, min(self.virtual, clock + turn))
 
     def set_share(self, share: float, quotas: bool) -> None:
         self.share, self.length = share, turn_length(share, quotas)

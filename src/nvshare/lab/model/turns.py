@@ -29,7 +29,7 @@ class ComputeTurns:
         self._asked = False
         self._waits = False  # a submitter stands at the shut gate
         self._in_flight = 0.0
-        self._due = 0.0  # when what is in flight ends if nobody else is on the card
+        self._oldest_since = 0.0  # when the card began with the oldest piece in flight
         self._pieces = 0
         self._eased = Signal()
         self._used = 0.0
@@ -70,15 +70,15 @@ class ComputeTurns:
             if self._busy_since is None:
                 gap = now - self._idle_since
                 self._busy_since = now - gap if gap <= costs.SHORT_GAP and self._idle_since > self._opened_at else now
-            self._due = now
+            self._oldest_since = now
         self._pieces += 1
         self._in_flight += seconds
-        self._due += seconds
         self._busy += seconds
         done.then(lambda _: self._finished(seconds))
 
     def _finished(self, seconds: float) -> None:
         self._pieces -= 1
+        self._oldest_since = self._engine.now
         self._in_flight = self._in_flight - seconds if self._pieces else 0.0
         if not self._pieces:
             self._idle_since = self._engine.now
@@ -134,7 +134,8 @@ class ComputeTurns:
         number, self._turn = self._turn.number, None
         self._closing = (number, reason)
         if self._pieces:
-            self._say(number, reason, pending=max(1e-6, self._due - self._engine.now))
+            run = self._engine.now - self._oldest_since
+            self._say(number, reason, pending=max(1e-6, self._in_flight - run))
         else:
             self._say_all_ended()
 
