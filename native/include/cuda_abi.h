@@ -46,6 +46,7 @@ typedef enum CUresult {
 	CUDA_ERROR_ECC_UNCORRECTABLE = 214,
 	CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
 	CUDA_ERROR_INVALID_PTX = 218,
+	CUDA_ERROR_OPERATING_SYSTEM = 304,
 	CUDA_ERROR_INVALID_HANDLE = 400,
 	CUDA_ERROR_NOT_FOUND = 500,
 	CUDA_ERROR_NOT_READY = 600,
@@ -129,7 +130,8 @@ typedef struct CUmemAllocationProp {
 	} allocFlags;
 } CUmemAllocationProp;
 
-#define CU_MEM_CREATE_USAGE_TILE_POOL 0x1 /* in allocFlags.usage */
+#define CU_MEM_CREATE_USAGE_TILE_POOL 0x1            /* in allocFlags.usage */
+#define CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR 0x1 /* in requestedHandleTypes */
 
 typedef struct CUmemAccessDesc {
 	CUmemLocation location;
@@ -163,6 +165,12 @@ typedef enum {
 	CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8,
 } CUmemPool_attribute;
 
+/* Sharing between processes: passed by value */
+typedef struct CUipcMemHandle {
+	char reserved[64];
+} CUipcMemHandle;
+#define CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS 0x1
+
 /* Launches */
 typedef struct CUlaunchConfig {
 	unsigned int gridDimX, gridDimY, gridDimZ;
@@ -188,6 +196,7 @@ typedef enum CUpointer_attribute {
 	CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
 	CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
 	CU_POINTER_ATTRIBUTE_MAPPED = 13,
+	CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,
 	CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
 	CU_POINTER_ATTRIBUTE_MAPPING_SIZE = 18,
 	CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR = 19,

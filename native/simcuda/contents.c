@@ -81,6 +81,18 @@ void nvs_view_copy(const struct nvs_view *view, size_t offset, void *to, size_t 
 		nvs_fill_bytes(to, offset, length, view->pattern);
 }
 
+void nvs_contents_move(struct nvs_contents *contents, void *raw)
+{
+	size_t size = contents->size;
+	for (size_t at = 0; at < size;) {
+		struct nvs_view view = nvs_contents_view(contents, at, size - at);
+		nvs_view_copy(&view, at, (uint8_t *)raw + at, view.length);
+		at += view.length;
+	}
+	nvs_contents_free(contents);
+	*contents = (struct nvs_contents){.size = size, .raw = raw};
+}
+
 /* Make an extent start at offset; its index, or `count` at the very end. Needs room for one more. */
 static size_t split(struct nvs_contents *contents, size_t offset)
 {

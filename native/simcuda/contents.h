@@ -24,6 +24,8 @@ struct nvs_contents {
 
 bool nvs_contents_init(struct nvs_contents *contents, size_t size, void *raw);
 void nvs_contents_free(struct nvs_contents *contents);
+/* All of it moves to memory of the host, and is there from now on. */
+void nvs_contents_move(struct nvs_contents *contents, void *raw);
 /* The longest stretch of one kind at offset, at most `max`. Valid until the next change. */
 struct nvs_view nvs_contents_view(const struct nvs_contents *contents, size_t offset, size_t max);
 /* False: no host memory for it. */

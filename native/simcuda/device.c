@@ -163,6 +163,7 @@ enum attribute {
 	COOPERATIVE_LAUNCH = 95,
 	HOST_REGISTER_SUPPORTED = 99,
 	VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+	HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
 	MEMORY_POOLS_SUPPORTED = 115,
 };
 
@@ -209,6 +210,7 @@ static int attribute_value(const struct nvs_node *node, unsigned gpu, int attrib
 	case COOPERATIVE_LAUNCH:
 	case HOST_REGISTER_SUPPORTED:
 	case VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+	case HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
 	case MEMORY_POOLS_SUPPORTED:
 		return 1;
 	}
@@ -282,6 +284,9 @@ static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUd
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_MAPPED:
 		*(unsigned *)data = 1;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+		*(unsigned *)data = (unsigned)mapping->physical->prop.requestedHandleTypes;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
 		*(CUmemoryPool *)data = mapping->pool;

@@ -1,6 +1,6 @@
-/* Functions that exist and say that this card cannot do it: arrays, 3D copies, waits on memory, sharing between
- * processes, graphs built or changed node by node, textures, launches of the oldest kind, other interfaces' objects,
- * parts of a card. */
+/* Functions that exist and say that this card cannot do it: arrays, 3D copies, waits on memory, the older way to
+ * share it between processes, graphs built or changed node by node, textures, launches of the oldest kind, other
+ * interfaces' objects, parts of a card. */
 #include "sim.h"
 
 #define UNSUPPORTED(name, params)                                                                                      \
@@ -36,9 +36,6 @@ UNSUPPORTED_PT(cuStreamBatchMemOp, _ptsz, (CUstream stream, unsigned count, void
 UNSUPPORTED_PT(cuStreamBatchMemOp_v2, _ptsz, (CUstream stream, unsigned count, void *ops, unsigned flags))
 
 UNSUPPORTED(cuIpcGetMemHandle, (void *handle, CUdeviceptr p))
-UNSUPPORTED(cuMemExportToShareableHandle,
-	(void *shareable, CUmemGenericAllocationHandle handle, int type, unsigned long long flags))
-UNSUPPORTED(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle * handle, void *os_handle, int type))
 UNSUPPORTED(
 	cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr p, size_t size, int type, unsigned long long flags))
 UNSUPPORTED(cuImportExternalMemory, (CUexternalMemory * memory, const void *desc))

@@ -222,6 +222,7 @@ void nvs_physical_put(struct nvs_physical *physical)
 		nvs_node_unlock(nvs_process.node);
 	}
 	nvs_managed_free(physical->managed);
+	nvs_physical_unshare(physical);
 	nvs_contents_free(&physical->contents);
 	free(physical);
 }

@@ -3,6 +3,7 @@
 #define NVS_SIM_VSPACE_H
 
 #include "contents.h"
+#include "pagemap.h"
 #include "sim.h"
 
 enum nvs_mapping_kind { NVS_ALLOCATED, NVS_MAPPED, NVS_POOLED, NVS_MANAGED, NVS_PINNED, NVS_REGISTERED };
@@ -16,8 +17,9 @@ struct nvs_physical {
 	uint64_t pinned;             /* bytes of the host */
 	struct nvs_managed *managed; /* where its parts are, NULL: not managed */
 	uint64_t handles, mappings;
-	CUmemAllocationProp prop; /* of what cuMemCreate made */
-	uint64_t handle;          /* number the application knows it by, 0: none */
+	CUmemAllocationProp prop;  /* of what cuMemCreate made */
+	uint64_t handle;           /* number the application knows it by, 0: none */
+	struct nvs_kept_file file; /* that holds the contents, shared with other processes; not open: it is not */
 	struct nvs_physical *next;
 };
 
@@ -60,6 +62,9 @@ CUresult nvs_physical_new(unsigned gpu, int slot, uint64_t size, uint64_t charge
 void nvs_physical_put(struct nvs_physical *physical);
 struct nvs_physical *nvs_physical_of(CUmemGenericAllocationHandle handle);
 void nvs_physical_give_handle(struct nvs_physical *physical);
+
+/* shareable.c: this process no longer uses it. Others may. */
+void nvs_physical_unshare(struct nvs_physical *physical);
 
 /* memory.c: free what cuMemAlloc and its kin made, at once. */
 void nvs_memory_free(struct nvs_mapping *mapping);
