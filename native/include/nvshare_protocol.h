@@ -54,6 +54,7 @@ enum nvs_deny_reason { NVS_DENY_QUOTA = 1, NVS_DENY_CARD = 2, NVS_DENY_HOST = 3 
 #define NVS_FLAG_EXCLUSIVE 1u /* LOCK_OK */
 #define NVS_FLAG_CONTENDED 2u /* LOCK_OK */
 #define NVS_FLAG_STAYS 1u     /* MEM_REQUEST: these bytes can never be moved */
+#define NVS_FLAG_COUNTED 2u   /* MEM_REQUEST, with STAYS: the client has them already */
 #define NVS_FLAG_TURNS 1u     /* TERMS */
 #define NVS_FLAG_ALONE 1u     /* TURN_OK */
 

@@ -86,6 +86,16 @@ class GrantMemory(Command):
 
 
 @dataclass(frozen=True)
+class KeepMemory(Command):
+    """MEM_AVAILABLE for bytes that the client has already: they may stay on the card for good."""
+
+    client: int
+    gpu: str
+    request: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class HoldMemory(Command):
     """WAIT_FOR_MEM: the answer comes later."""
 

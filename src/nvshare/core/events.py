@@ -118,6 +118,16 @@ class MemoryRequested(Event):
 
 
 @dataclass(frozen=True)
+class MemoryKept(Event):
+    """Bytes that the client has already are to stay on the card for good; it waits for an answer."""
+
+    client: int
+    gpu: str
+    request: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class MemoryUpdated(Event):
     """``released`` is cumulative since registration: allocated = granted - released."""
 

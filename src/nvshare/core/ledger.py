@@ -66,6 +66,14 @@ def report(place: Attachment, released: int, resident: int, host: int, pinned: i
     _tolerate(gpu)
 
 
+def keep(place: Attachment, size: int) -> None:
+    """So much more of what the client has stays on the card whatever happens."""
+    place.pinned += size
+    _weigh(place)
+    _weigh_oversize(place.gpu)
+    _tolerate(place.gpu)
+
+
 def retarget(place: Attachment, target: int) -> int:
     """Book a new target, and give it its number. What was granted before it may still become resident under the
     older ones, what is granted later cannot: the client hears of both in this order."""

@@ -10,8 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from nvshare.core import ledger
-from nvshare.core.commands import DenyMemory, GrantMemory, HoldMemory, Level, Log, PrepareSwapOut, SetResidency
-from nvshare.core.policy.admission import admit
+from nvshare.core.commands import (
+    DenyMemory,
+    GrantMemory,
+    HoldMemory,
+    KeepMemory,
+    Level,
+    Log,
+    PrepareSwapOut,
+    SetResidency,
+)
+from nvshare.core.policy.admission import Denial, admit, keep_check
 from nvshare.core.policy.multiprogramming import MIB, extra, fixed, limit, oversubscribed, room
 from nvshare.core.policy.residency import Claim, Stake, plan, steps
 from nvshare.core.state import Attachment, Client, Denied, GpuState, HeldRequest, Node, Standing
@@ -29,6 +38,15 @@ class Residency:
         gpu = place.gpu
         if self._decide(HeldRequest(place, number, size, stays), first=not gpu.pending):
             self.node.commands.append(HoldMemory(place.client.id, gpu.uuid, number, size))
+
+    def keep(self, place: Attachment, number: int, size: int) -> None:
+        """Bytes that the client has already are to stay on the card for good."""
+        denial = keep_check(place, size, self.node.settings)
+        if denial is not None:
+            self._deny(place, number, size, denial)
+            return
+        ledger.keep(place, size)
+        self.node.commands.append(KeepMemory(place.client.id, place.gpu.uuid, number, size))
 
     def answer(self, gpu: GpuState) -> None:
         """Look at the requests that wait, in their order; who needs room is not overtaken by others who do."""
@@ -54,11 +72,7 @@ class Residency:
         gpu, node = place.gpu, self.node
         denial = admit(place, size, request.stays, node.gpus.values(), node.settings)
         if denial is not None:
-            node.counters.memory_denied += 1
-            place.client.group.denied = Denied(gpu.uuid, size, denial.limit, denial.reason)
-            node.commands.append(
-                DenyMemory(place.client.id, gpu.uuid, request.number, size, denial.limit, denial.reason)
-            )
+            self._deny(place, request.number, size, denial)
             return False
         growth = place.need_with(size) - place.need
         if gpu.allocated + gpu.wanted + size > gpu.capacity:
@@ -79,6 +93,12 @@ class Residency:
         node.counters.memory_granted += 1
         node.commands.append(GrantMemory(place.client.id, gpu.uuid, request.number, size))
         return False
+
+    def _deny(self, place: Attachment, number: int, size: int, denial: Denial) -> None:
+        uuid = place.gpu.uuid
+        self.node.counters.memory_denied += 1
+        place.client.group.denied = Denied(uuid, size, denial.limit, denial.reason)
+        self.node.commands.append(DenyMemory(place.client.id, uuid, number, size, denial.limit, denial.reason))
 
     # --- targets
 

@@ -45,6 +45,7 @@ class Scheduler:
             events.TurnRequested: self._turn_requested,
             events.TurnOver: self._turn_over,
             events.MemoryRequested: self._memory_requested,
+            events.MemoryKept: self._memory_kept,
             events.MemoryUpdated: self._memory_updated,
             events.ContextMeasured: self._context_measured,
             events.UnmanagedSeen: self._unmanaged_seen,
@@ -327,6 +328,16 @@ class Scheduler:
             self._expel(event.client, f"asked for {event.bytes} bytes on GPU {event.gpu}")
             return
         self._turns.memory.request(place, event.request, event.bytes, event.stays)
+        self._turns.reconsider(place.gpu)
+
+    def _memory_kept(self, event: events.MemoryKept) -> None:
+        place = self._place(event.client, event.gpu)
+        if place is None:
+            return
+        if not 0 <= event.bytes <= place.allocated:
+            self._expel(event.client, f"wants to keep {event.bytes} bytes on GPU {event.gpu}, which it has not")
+            return
+        self._turns.memory.keep(place, event.request, event.bytes)
         self._turns.reconsider(place.gpu)
 
     def _memory_updated(self, event: events.MemoryUpdated) -> None:

@@ -92,8 +92,10 @@ def _lock_released(now: float, client: int, gpus: Sequence[str], message: wire.L
 
 
 def _memory_requested(now: float, client: int, gpus: Sequence[str], message: wire.MemRequest) -> events.Event:
-    stays = bool(message.flags & wire.FLAG_STAYS)
-    return events.MemoryRequested(now, client, _gpu(message.gpu, gpus), message.request, message.bytes, stays)
+    gpu, stays = _gpu(message.gpu, gpus), bool(message.flags & wire.FLAG_STAYS)
+    if stays and message.flags & wire.FLAG_COUNTED:
+        return events.MemoryKept(now, client, gpu, message.request, message.bytes)
+    return events.MemoryRequested(now, client, gpu, message.request, message.bytes, stays)
 
 
 def _memory_updated(now: float, client: int, gpus: Sequence[str], message: wire.MemUpdate) -> events.Event:
@@ -177,6 +179,7 @@ _GPU_COMMANDS: dict[type[commands.Command], Callable[..., wire.Message]] = {
     commands.GiveTurn: _turn_ok,
     commands.EndTurn: lambda c, gpu: wire.EndTurn(gpu, c.number),
     commands.GrantMemory: lambda c, gpu: wire.MemAvailable(gpu, c.request, c.bytes),
+    commands.KeepMemory: lambda c, gpu: wire.MemAvailable(gpu, c.request, c.bytes),
     commands.HoldMemory: lambda c, gpu: wire.WaitForMem(gpu, c.request, c.bytes),
     commands.DenyMemory: lambda c, gpu: wire.MemDenied(gpu, c.request, c.bytes, c.limit, int(c.reason)),
     commands.SetResidency: lambda c, gpu: wire.Residency(gpu, c.number, c.target),

@@ -98,6 +98,7 @@ FLAG_EXCLUSIVE = 1  # LOCK_OK: nobody else runs on this GPU; keep little work in
 FLAG_CONTENDED = 2  # LOCK_OK: others wait; release as soon as idle
 
 FLAG_STAYS = 1  # MEM_REQUEST: these bytes can never be moved
+FLAG_COUNTED = 2  # MEM_REQUEST, with FLAG_STAYS: the client has these bytes already
 FLAG_TURNS = 1  # TERMS: work on this GPU needs a compute turn; without it: the grant is enough
 FLAG_ALONE = 1  # TURN_OK: nobody else runs on this GPU meanwhile, so what is measured is this client's own
 

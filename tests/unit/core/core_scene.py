@@ -216,6 +216,11 @@ class Scene:
             if command.request == self.requests
         )
 
+    def keep(self, client: int, size: int, gpu: str = A) -> c.Command:
+        self.requests += 1
+        answer = self.send(e.MemoryKept(self.now, client, gpu, self.requests, size))
+        return next(iter(only(answer, (c.KeepMemory, c.DenyMemory))))
+
     def report(self, client: int, released: int, resident: int = 0, host: int = 0, gpu: str = A) -> list[c.Command]:
         return self.send(e.MemoryUpdated(self.now, client, gpu, released, resident, host))
 

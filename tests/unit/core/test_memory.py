@@ -119,6 +119,7 @@ def test_any_size_may_be_asked_for_and_too_much_is_denied() -> None:
         e.MemoryUpdated(0.0, 1, A, released=MIB, resident=0, host=SIZE_MAX + 1),
         e.MemoryUpdated(0.0, 1, A, released=MIB, resident=0, pinned=SIZE_MAX + 1),
         e.MemoryRequested(0.0, 1, A, 9, -1),
+        e.MemoryKept(0.0, 1, A, 9, 2 * MIB + 1),
         e.LockRequested(0.0, 1, A, need=SIZE_MAX + 1),
         e.UsageReported(0.0, 1, A, 0.0, 0, 0, swapped_in=SIZE_MAX + 1),
     ],
@@ -244,3 +245,29 @@ def test_memory_that_can_never_move_is_refused_where_it_would_keep_others_from_r
     assert isinstance(scene.allocate(2, 2 * GIB, stays=True), c.GrantMemory)
     scene.report(2, 2 * GIB)
     assert not isinstance(scene.allocate(2, 4 * GIB), c.DenyMemory)
+
+
+def test_memory_is_kept_on_the_card_unless_another_could_never_run_again():
+    # GIVEN a card of 8 GiB, a task that needs 6 of them in its turns and one that has 5, 1 of which stays already
+    scene = Scene(declared=8 * GIB)
+    for client in (1, 2):
+        scene.register(client, can_swap=True)
+    scene.allocate(1, 6 * GIB)
+    scene.allocate(2, 5 * GIB)
+    assert isinstance(scene.keep(2, GIB), c.KeepMemory)
+    # WHEN it wants to keep more than the other gigabyte that is left THEN it is refused, and what is left is not
+    assert isinstance(scene.keep(2, GIB + 1), c.DenyMemory)
+    assert isinstance(scene.keep(2, GIB), c.KeepMemory)
+    assert isinstance(scene.keep(2, 1), c.DenyMemory)
+    # AND what is kept was not counted once more
+    assert scene.scheduler.snapshot(0.0).gpus[0].allocated == 11 * GIB
+
+
+def test_where_all_fits_anything_may_be_kept():
+    scene = Scene(declared=8 * GIB)
+    for client in (1, 2):
+        scene.register(client, can_swap=True)
+        scene.allocate(client, 4 * GIB)
+    assert isinstance(scene.keep(1, 4 * GIB), c.KeepMemory)
+    # AND then the other cannot grow, because nothing can make room for it
+    assert isinstance(scene.allocate(2, GIB), c.DenyMemory)

@@ -15,6 +15,7 @@ MESSAGES = [
     (wire.LockReleased(0, 9, 3), events.LockReleased(1.5, 42, A, 9, True, 0.0)),
     (wire.MemRequest(0, 3, 100), events.MemoryRequested(1.5, 42, A, 3, 100)),
     (wire.MemRequest(0, 3, 100, wire.FLAG_STAYS), events.MemoryRequested(1.5, 42, A, 3, 100, True)),
+    (wire.MemRequest(0, 3, 100, wire.FLAG_STAYS | wire.FLAG_COUNTED), events.MemoryKept(1.5, 42, A, 3, 100)),
     (wire.MemUpdate(1, 1, 2, 3, 4, 5), events.MemoryUpdated(1.5, 42, B, 1, 2, 3, 4, 5)),
     (wire.Usage(0, 64, 1_500_000, 10, 11, 12), events.UsageReported(1.5, 42, A, 1.5, 10, 64, 11, 12)),
 ]

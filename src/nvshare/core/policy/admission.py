@@ -57,6 +57,19 @@ def card_check(place: Attachment, size: int, stays: bool, settings: Settings) ->
     return refused if max(needs, default=0) + size > room else None
 
 
+def keep_check(place: Attachment, size: int, settings: Settings) -> Denial | None:
+    """Bytes that a client has already may stay for good unless that keeps another one from ever having all of its own on
+    the card. Where nobody takes turns nobody makes room for anybody, and nothing changes."""
+    gpu = place.gpu
+    if gpu.allocated + gpu.wanted <= gpu.capacity or not settings.anti_thrash or not place.client.can_swap:
+        return None
+    lasting = {other.client.id: _lasting(other) for other in gpu.attachments.values()}
+    room = gpu.capacity - sum(lasting.values())
+    others = (other for other in gpu.attachments.values() if other is not place and not other.client.oversize)
+    needs = max((_moving(other, lasting) for other in others), default=0)
+    return Denial(DenyReason.CARD, gpu.capacity) if needs + size > room else None
+
+
 def _lasting(place: Attachment) -> int:
     """Bytes that stay on the card whatever happens; those of a stuck client will move one day."""
     return fixed(place) if not place.client.can_swap else min(place.pinned, place.allocated)
