@@ -143,6 +143,11 @@ CUresult nvs_backing_create_as(const CUmemAllocationProp *prop, size_t size, str
 	return make(prop->location.id, size, false, prop, out);
 }
 
+bool nvs_backing_exportable(CUdevice device)
+{
+	return kind_of(device)->backend == &nvs_mapped && nvs_mapped_exportable(device);
+}
+
 /* Memory for tiles of sparse arrays has no addresses to copy it by. */
 bool nvs_backing_takes(const CUmemAllocationProp *prop, size_t size)
 {

@@ -81,8 +81,9 @@ struct nvs_backing {
 	size_t size; /* a multiple of the granularity: what is counted */
 	CUdevice device;
 	bool shared;     /* a slab: many small allocations, the last to go */
-	bool leaving;    /* is being freed. Guarded by residency.c's lock, as are `fixed` and the links */
+	bool leaving;    /* is being freed. Guarded by residency.c's lock, as are the next two and the links */
 	unsigned fixed;  /* not to be moved while this is not 0: its views change */
+	unsigned lent;   /* not to be freed while this is not 0: its memory is being given to another process */
 	size_t promised; /* bytes of host memory set aside for it that no buffer has taken yet */
 	struct nvs_backing *next, *previous;
 	CUmemAllocationProp prop; /* what its memory is made as */
@@ -105,6 +106,8 @@ bool nvs_backing_supported(CUdevice device);
 CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nvs_backing **out);
 /* The same for memory that the application describes itself. nvs_backing_takes() says yes to it. */
 CUresult nvs_backing_create_as(const CUmemAllocationProp *prop, size_t size, struct nvs_backing **out);
+/* Can memory of backings on this device be given to other processes? */
+bool nvs_backing_exportable(CUdevice device);
 /* Is such memory, of this size, what a backing of ours can stand for, and can it be moved? */
 bool nvs_backing_takes(const CUmemAllocationProp *prop, size_t size);
 
@@ -136,6 +139,8 @@ static inline size_t nvs_view_part(const struct nvs_backing *backing, const stru
 
 /* ---- for the backends ---- */
 
+/* Does the driver make descriptors of this device's memory? */
+bool nvs_mapped_exportable(CUdevice device);
 /* 0: the device has no virtual-memory API. */
 size_t nvs_mapped_granularity(CUdevice device);
 void nvs_mapped_after_fork(void);

@@ -230,18 +230,22 @@ static bool within_limit(const struct nvs_gpu *gpu, uint64_t bytes)
 }
 
 /* The lock is held. Decided with the answer, because what the scheduler says next already takes it into account. */
-static bool count(struct nvs_gpu *gpu, uint64_t bytes)
+static bool count(struct nvs_gpu *gpu, uint64_t bytes, bool keeps)
 {
+	if (keeps) {
+		nvs_residency_pin(gpu->device, (int64_t)bytes);
+		return true;
+	}
 	gpu->allocated += bytes;
 	return nvs_residency_claim(gpu->device, bytes);
 }
 
 /* The lock is held. */
-static uint32_t decide_locally(struct nvs_gpu *gpu, uint64_t bytes, bool *resident)
+static uint32_t decide_locally(struct nvs_gpu *gpu, uint64_t bytes, bool keeps, bool *resident)
 {
-	if (!within_limit(gpu, bytes))
+	if (!keeps && !within_limit(gpu, bytes))
 		return NVS_DENY_QUOTA;
-	*resident = count(gpu, bytes);
+	*resident = count(gpu, bytes, keeps);
 	return 0;
 }
 
@@ -257,7 +261,7 @@ static void settle(struct nvs_waiter **link, uint32_t denied)
 void nvs_link_settle(void)
 {
 	for (struct nvs_waiter *waiter; (waiter = nvs_link.waiters) != NULL;)
-		settle(&nvs_link.waiters, decide_locally(waiter->gpu, waiter->bytes, &waiter->resident));
+		settle(&nvs_link.waiters, decide_locally(waiter->gpu, waiter->bytes, waiter->keeps, &waiter->resident));
 }
 
 static struct nvs_waiter **find_waiter(uint32_t request)
@@ -281,7 +285,7 @@ void nvs_link_answer(uint32_t request, uint32_t denied)
 	if (*link == NULL)
 		return;
 	if (denied == 0) {
-		(*link)->resident = count((*link)->gpu, (*link)->bytes);
+		(*link)->resident = count((*link)->gpu, (*link)->bytes, (*link)->keeps);
 		memory_changed((*link)->gpu);
 	}
 	settle(link, denied);
@@ -293,15 +297,20 @@ static bool counted_by_scheduler(const struct nvs_gpu *gpu)
 	return nvs_link.fd >= 0 && !nvs_link.broken && gpu->announced;
 }
 
-static uint32_t ask_scheduler(struct nvs_gpu *gpu, uint64_t bytes, bool stays, bool *resident)
+static uint32_t ask_scheduler(struct nvs_gpu *gpu, uint64_t bytes, uint32_t flags, bool *resident)
 {
 	struct nvs_waiter waiter = {
-		.request = ++nvs_link.requests, .gpu = gpu, .bytes = bytes, .next = nvs_link.waiters};
+		.request = ++nvs_link.requests,
+		.gpu = gpu,
+		.bytes = bytes,
+		.keeps = (flags & NVS_FLAG_COUNTED) != 0,
+		.next = nvs_link.waiters,
+	};
 	struct nvs_mem_request ask = {
 		.gpu = (uint32_t)(gpu - nvs_link.gpus),
 		.request = waiter.request,
 		.bytes = bytes,
-		.flags = stays ? NVS_FLAG_STAYS : 0,
+		.flags = flags,
 	};
 	nvs_link_send_memory(gpu); /* what was freed before is usable by this request */
 	nvs_link.waiters = &waiter;
@@ -349,29 +358,52 @@ static void tell_denied(const struct nvs_gpu *gpu, uint32_t reason, uint64_t byt
 			reason == NVS_DENY_HOST ? no_room_on_host : no_room_on_card(gpu, bytes));
 }
 
+/* 0, or an nvs_deny_reason; then `seen` is what the device was like. */
+static uint32_t request(CUdevice device, uint64_t bytes, uint32_t flags, bool *resident, struct nvs_gpu *seen)
+{
+	int cancel; /* a cancelled thread would take its waiter, on its stack, with it */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	pthread_mutex_lock(&nvs_link.lock);
+	struct nvs_gpu *gpu = find_gpu(device);
+	uint32_t denied = 0;
+	if (gpu != NULL) {
+		denied = counted_by_scheduler(gpu)
+				 ? ask_scheduler(gpu, bytes, flags, resident)
+				 : decide_locally(gpu, bytes, (flags & NVS_FLAG_COUNTED) != 0, resident);
+		seen->allocated = gpu->allocated;
+		seen->mem_limit = gpu->mem_limit;
+		seen->card = gpu->card;
+	}
+	pthread_mutex_unlock(&nvs_link.lock);
+	pthread_setcancelstate(cancel, NULL);
+	return denied;
+}
+
 CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool stays, bool *resident)
 {
+	struct nvs_gpu seen = {0};
 	*resident = true;
 	CUresult result = nvs_link_attach(device);
 	if (result != CUDA_SUCCESS)
 		return result;
-	int cancel; /* a cancelled thread would take its waiter, on its stack, with it */
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	pthread_mutex_lock(&nvs_link.lock);
-	struct nvs_gpu *gpu = find_gpu(device), seen = {0};
-	uint32_t denied = 0;
-	if (gpu != NULL) {
-		denied = counted_by_scheduler(gpu) ? ask_scheduler(gpu, bytes, stays, resident)
-						   : decide_locally(gpu, bytes, resident);
-		seen.allocated = gpu->allocated;
-		seen.mem_limit = gpu->mem_limit;
-		seen.card = gpu->card;
-	}
-	pthread_mutex_unlock(&nvs_link.lock);
-	pthread_setcancelstate(cancel, NULL);
+	uint32_t denied = request(device, bytes, stays ? NVS_FLAG_STAYS : 0, resident, &seen);
 	if (denied == 0)
 		return CUDA_SUCCESS;
 	tell_denied(&seen, denied, bytes);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult nvs_link_keep(CUdevice device, uint64_t bytes)
+{
+	static _Atomic bool said;
+	struct nvs_gpu seen = {0};
+	bool resident;
+	if (bytes == 0 || request(device, bytes, NVS_FLAG_STAYS | NVS_FLAG_COUNTED, &resident, &seen) == 0)
+		return CUDA_SUCCESS;
+	if (!atomic_exchange(&said, true))
+		NVS_WARN("%llu MiB cannot be shared with other processes: they would have to stay on the card, and "
+			 "another task there could not run any more; share less, or end one (nvsharectl status)",
+			(unsigned long long)(bytes >> 20));
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -19,6 +19,9 @@ CUresult nvs_link_attach(CUdevice device);
  * and `resident` says whether they may be on the card now. `stays`: they can never be moved. CUDA_ERROR_OUT_OF_MEMORY:
  * over the quota or the card. Blocks for one round trip, longer when told to wait. */
 CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool stays, bool *resident);
+/* Ask to keep bytes on the card for good that are counted already. CUDA_SUCCESS: they count as pinned from now on,
+ * until nvs_residency_pin says otherwise. CUDA_ERROR_OUT_OF_MEMORY: somebody else could not run any more. */
+CUresult nvs_link_keep(CUdevice device, uint64_t bytes);
 /* Give bytes back, of which so many were on the card. */
 void nvs_link_release(CUdevice device, uint64_t bytes, uint64_t resident);
 /* Does a scheduler plan this device's memory? */

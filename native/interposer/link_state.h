@@ -63,6 +63,7 @@ struct nvs_waiter {
 	uint32_t request;
 	struct nvs_gpu *gpu;
 	uint64_t bytes;
+	bool keeps; /* they are counted already, and are to stay on the card */
 	bool answered;
 	bool told_to_wait; /* the scheduler knows of it, and will answer */
 	uint32_t denied;   /* enum nvs_deny_reason; 0: granted */

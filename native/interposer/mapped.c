@@ -14,6 +14,7 @@
 #include "residency.h"
 
 #define ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED 102
+#define ATTRIBUTE_DESCRIPTORS_SUPPORTED 103
 #define ATTRIBUTE_RDMA_WITH_VIRTUAL_MEMORY 110
 
 /* The driver frees the memory of a process that died a little later; the scheduler looks once a second what contexts
@@ -22,16 +23,27 @@
 
 static _Atomic uint64_t peers[NVS_MAX_DEVICES]; /* [owner]: bit per device that may use its memory, besides itself */
 
-/* Also what cuMemAlloc gives: memory that network cards can reach, where card and driver can do that. */
+static bool has_attribute(CUdevice device, int attribute)
+{
+	int value = 0;
+	return nvs_real.cuDeviceGetAttribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
+}
+
+bool nvs_mapped_exportable(CUdevice device)
+{
+	return nvs_real.cuMemExportToShareableHandle != NULL && nvs_real.cuMemImportFromShareableHandle != NULL &&
+	       has_attribute(device, ATTRIBUTE_DESCRIPTORS_SUPPORTED);
+}
+
+/* Also what cuMemAlloc gives: memory that other processes and network cards can reach, where card and driver can do
+ * that. Only when it is made can it be said that it may be exported, and nobody knows then which will be. */
 static CUmemAllocationProp properties(CUdevice device)
 {
-	int rdma = 0;
-	if (nvs_real.cuDeviceGetAttribute(&rdma, ATTRIBUTE_RDMA_WITH_VIRTUAL_MEMORY, device) != CUDA_SUCCESS)
-		rdma = 0;
 	return (CUmemAllocationProp){
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = nvs_mapped_exportable(device) ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0,
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
-		.allocFlags.gpuDirectRDMACapable = rdma != 0,
+		.allocFlags.gpuDirectRDMACapable = has_attribute(device, ATTRIBUTE_RDMA_WITH_VIRTUAL_MEMORY),
 	};
 }
 
@@ -45,11 +57,8 @@ static bool driver_has_virtual_memory(void)
 
 size_t nvs_mapped_granularity(CUdevice device)
 {
-	int supported = 0;
 	size_t granularity = 0;
-	if (!driver_has_virtual_memory() ||
-		nvs_real.cuDeviceGetAttribute(&supported, ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED, device) != CUDA_SUCCESS ||
-		!supported)
+	if (!driver_has_virtual_memory() || !has_attribute(device, ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED))
 		return 0;
 	CUmemAllocationProp prop = properties(device);
 	CUresult result = nvs_real.cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);

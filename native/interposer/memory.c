@@ -15,6 +15,7 @@
 #include "counted.h"
 #include "gate.h"
 #include "hostmem.h"
+#include "ipc.h"
 #include "log.h"
 #include "mover.h"
 #include "ordered.h"
@@ -39,7 +40,9 @@ static pthread_mutex_t reap_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void discard(struct nvs_allocation *allocation)
 {
-	if (allocation->slab != NULL)
+	if (allocation->import != NULL)
+		nvs_import_destroy(allocation->import);
+	else if (allocation->slab != NULL)
 		nvs_slab_give(allocation->slab, allocation->base, allocation->size);
 	else
 		nvs_backing_destroy(allocation->backing);
@@ -95,6 +98,15 @@ bool nvs_memory_free(CUdeviceptr p, CUresult *result)
 		nvs_memory_reap(FREE_WAIT_MS);
 	*result = CUDA_SUCCESS;
 	return true;
+}
+
+/* At once, however small it is: it is not ours to keep. */
+CUresult nvs_memory_end_import(CUdeviceptr p)
+{
+	if (nvs_table_park_import(p) != NVS_PARKED)
+		return CUDA_ERROR_INVALID_VALUE;
+	nvs_memory_reap(FREE_WAIT_MS);
+	return CUDA_SUCCESS;
 }
 
 NVS_EXPORT CUresult cuMemFree_v2(CUdeviceptr p)
@@ -230,4 +242,5 @@ void nvs_memory_after_fork(void)
 	nvs_ordered_after_fork();
 	nvs_counted_after_fork();
 	nvs_virtual_after_fork();
+	nvs_ipc_after_fork();
 }

@@ -38,6 +38,9 @@ CUresult nvs_context_device(CUcontext context, CUdevice *device);
 /* Free memory that is ours, as cuMemFree does. False when the pointer is not ours; else `result` is the answer. */
 bool nvs_memory_free(CUdeviceptr p, CUresult *result);
 
+/* End the use of another process's memory (ipc_imports.c), after the work that may use it. */
+CUresult nvs_memory_end_import(CUdeviceptr p);
+
 /* Give back what was freed while work that might use it was still running, if that work is finished now. Waits for it
  * at most `deadline_ms`; 0 only asks. */
 void nvs_memory_reap(uint32_t deadline_ms);

@@ -1,12 +1,11 @@
 /* What the application is told about memory: its own share of the card, and of our memory what cuMemAlloc would say. */
 #include "memory.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include "gate.h"
+#include "ipc.h"
 #include "link.h"
-#include "log.h"
 #include "ordered.h"
 #include "residency.h"
 #include "table.h"
@@ -80,6 +79,8 @@ static void correct(const struct nvs_allocation *allocation, CUpointer_attribute
 		memcpy(data, &on_device, sizeof(on_device));
 		break;
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+		if (allocation->import != NULL)
+			break; /* it may be of another card than the one it is used from */
 		memcpy(data, &allocation->device, sizeof(allocation->device));
 		break;
 	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
@@ -100,8 +101,14 @@ static void correct(const struct nvs_allocation *allocation, CUpointer_attribute
 		memcpy(data, &allocation->size, sizeof(allocation->size));
 		break;
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
 		*(unsigned char *)data = 0; /* a boolean; the driver has written the rest of whatever width it uses */
+		break;
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		*(unsigned char *)data = nvs_ipc_capable(allocation);
+		break;
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+		if (!allocation->is_view)
+			*(unsigned char *)data = 0; /* a set of bits, the known ones of which are in the first byte */
 		break;
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
 		memcpy(data, &allocation->pool, sizeof(allocation->pool));
@@ -120,7 +127,9 @@ static bool is_away(const struct nvs_allocation *allocation, CUdeviceptr p)
  * cannot be told from here. */
 static bool stand_in(const struct nvs_allocation *allocation, CUpointer_attribute attribute, CUdeviceptr p, void *data)
 {
-	unsigned boolean = attribute == CU_POINTER_ATTRIBUTE_MAPPED;
+	unsigned boolean =
+		attribute == CU_POINTER_ATTRIBUTE_MAPPED ||
+		(attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE && nvs_ipc_capable(allocation));
 	switch (attribute) {
 	case CU_POINTER_ATTRIBUTE_MAPPED:
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
@@ -210,19 +219,3 @@ KEEP_ON_CARD(cuMulticastBindAddr_v2,
 KEEP_ON_CARD(cuLogicalEndpointBindAddr,
 	(cuuint32_t endpoint, CUdevice device, cuuint64_t offset, void *p, cuuint64_t size, unsigned long long flags),
 	(endpoint, device, offset, p, size, flags), (uintptr_t)p, size)
-
-/* ---- sharing between processes ---- */
-
-NVS_EXPORT CUresult cuIpcGetMemHandle(void *handle, CUdeviceptr p)
-{
-	static _Atomic bool said;
-	NVS_PASS_INSIDE(cuIpcGetMemHandle, (handle, p));
-	struct nvs_allocation found;
-	if (!find_ours(p, &found) || found.is_view) /* the driver does not share what is mapped either */
-		return nvs_real.cuIpcGetMemHandle(handle, p);
-	if (!atomic_exchange(&said, true))
-		NVS_WARN("cuIpcGetMemHandle: memory allocated under nvshare cannot be shared between processes this "
-			 "way; let the "
-			 "program pass data through host memory, or run it without nvshare");
-	return CUDA_ERROR_NOT_SUPPORTED;
-}

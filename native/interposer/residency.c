@@ -306,6 +306,8 @@ uint64_t nvs_residency_remove(struct nvs_backing *backing)
 	nvs_holdings_lock();
 	backing->leaving = true;
 	wait_until_settled(backing);
+	while (backing->lent > 0)
+		pthread_cond_wait(&nvs_holdings.changed, &nvs_holdings.lock);
 	unlink_backing(backing);
 	for (size_t i = 0; i < backing->chunk_count; i++) {
 		const struct nvs_chunk *chunk = &backing->chunks[i];
@@ -341,18 +343,65 @@ bool nvs_residency_is_mapped(const struct nvs_backing *backing, size_t index)
 	return mapped;
 }
 
-void nvs_residency_hold(CUdevice device, CUdeviceptr p, size_t size)
+/* The lock is held. Bytes of the chunks with such addresses that could leave; with `hold` they no longer can. */
+static uint64_t hold_chunks(CUdevice device, CUdeviceptr p, size_t size, bool hold)
 {
-	nvs_holdings_lock();
+	uint64_t loose = 0;
 	for (struct nvs_backing *each = nvs_holdings.backings; each != NULL; each = each->next)
 		for (size_t i = 0; each->device == device && i < each->chunk_count; i++) {
 			struct nvs_chunk *chunk = &each->chunks[i];
 			CUdeviceptr start = nvs_chunk_address(each, i);
 			if (chunk->held || p >= start + chunk->size || start >= p + size)
 				continue;
-			chunk->held = true;
-			nvs_holdings.devices[device].pinned += chunk->stuck ? 0 : chunk->size;
+			chunk->held = hold;
+			loose += chunk->stuck ? 0 : chunk->size;
 		}
+	return loose;
+}
+
+void nvs_residency_hold(CUdevice device, CUdeviceptr p, size_t size)
+{
+	nvs_holdings_lock();
+	nvs_holdings.devices[device].pinned += hold_chunks(device, p, size, true);
+	nvs_holdings_unlock();
+}
+
+uint64_t nvs_residency_loose(CUdevice device, CUdeviceptr p, size_t size)
+{
+	nvs_holdings_lock();
+	uint64_t loose = hold_chunks(device, p, size, false);
+	nvs_holdings_unlock();
+	return loose;
+}
+
+/* The lock is held. */
+static bool is_held(const struct nvs_backing *backing)
+{
+	for (size_t i = 0; i < backing->chunk_count; i++)
+		if (!backing->chunks[i].held || !nvs_chunk_is_mapped(&backing->chunks[i]))
+			return false;
+	return true;
+}
+
+struct nvs_backing *nvs_residency_lend(CUdevice device, CUdeviceptr p)
+{
+	nvs_holdings_lock();
+	struct nvs_backing *each = nvs_holdings.backings;
+	while (each != NULL && (each->device != device || p < each->base || p >= each->base + each->size))
+		each = each->next;
+	if (each != NULL && !each->leaving && is_held(each))
+		each->lent++;
+	else
+		each = NULL;
+	nvs_holdings_unlock();
+	return each;
+}
+
+void nvs_residency_unlend(struct nvs_backing *backing)
+{
+	nvs_holdings_lock();
+	backing->lent--;
+	nvs_holdings_changed();
 	nvs_holdings_unlock();
 }
 

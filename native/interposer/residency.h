@@ -91,6 +91,12 @@ bool nvs_residency_is_mapped(const struct nvs_backing *backing, size_t index);
 /* The memory behind these addresses has become known to others, and must stay where it is as long as it lives. */
 void nvs_residency_hold(CUdevice device, CUdeviceptr p, size_t size);
 
+/* Bytes that this would add to those that cannot leave. */
+uint64_t nvs_residency_loose(CUdevice device, CUdeviceptr p, size_t size);
+/* The backing with this address, if all of it is held: it is not freed until it is given back. NULL: there is none. */
+struct nvs_backing *nvs_residency_lend(CUdevice device, CUdeviceptr p);
+void nvs_residency_unlend(struct nvs_backing *backing);
+
 /* The mapped chunks of a device, in memory for the caller to free. NULL: no host memory. */
 struct nvs_range *nvs_residency_mapped(CUdevice device, size_t *count);
 /* Is this an address of ours behind which there is no memory now? */

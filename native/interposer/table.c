@@ -56,6 +56,15 @@ bool nvs_table_find(CUdeviceptr p, struct nvs_allocation *copy)
 	return live;
 }
 
+void nvs_table_export(CUdeviceptr p)
+{
+	pthread_mutex_lock(&table_lock);
+	struct nvs_allocation *found = find_allocation(p);
+	if (found != NULL && !found->parked)
+		found->exported = true;
+	pthread_mutex_unlock(&table_lock);
+}
+
 static void park(struct nvs_allocation *allocation)
 {
 	allocation->parked = true;
@@ -65,17 +74,29 @@ static void park(struct nvs_allocation *allocation)
 	parked_bytes += allocation->size;
 }
 
-enum nvs_parking nvs_table_park(CUdeviceptr p)
+static enum nvs_parking park_base(CUdeviceptr p, bool import)
 {
 	enum nvs_parking answer = NVS_NOT_OURS;
 	pthread_mutex_lock(&table_lock);
 	struct nvs_allocation *found = find_allocation(p);
-	if (found != NULL)
-		answer = found->base == p && !found->parked && !found->is_view ? NVS_PARKED : NVS_NOT_A_BASE;
+	if (found != NULL) {
+		bool fits = !found->is_view && (found->import != NULL) == import;
+		answer = found->base == p && !found->parked && fits ? NVS_PARKED : NVS_NOT_A_BASE;
+	}
 	if (answer == NVS_PARKED)
 		park(found);
 	pthread_mutex_unlock(&table_lock);
 	return answer;
+}
+
+enum nvs_parking nvs_table_park(CUdeviceptr p)
+{
+	return park_base(p, false);
+}
+
+enum nvs_parking nvs_table_park_import(CUdeviceptr p)
+{
+	return park_base(p, true);
 }
 
 void nvs_table_park_context(CUcontext context)

@@ -11,6 +11,7 @@
 #include "cuda_abi.h"
 
 struct nvs_backing;
+struct nvs_import;
 struct nvs_slab;
 
 struct nvs_allocation {
@@ -23,15 +24,17 @@ struct nvs_allocation {
 	uint64_t id;                 /* unique for the life of the process, never reused, set by nvs_table_insert */
 	struct nvs_backing *backing; /* its own memory, or NULL for a piece of a slab */
 	struct nvs_slab *slab;
-	CUmemoryPool pool; /* that it came from in stream order (ordered.c), or NULL */
-	bool parked;       /* freed by the application, kept until the work that may use it is finished */
+	struct nvs_import *import; /* memory of another process (ipc_imports.c), which has neither; or NULL */
+	bool exported;             /* other processes may ask for it (ipc_exports.c) */
+	CUmemoryPool pool;         /* that it came from in stream order (ordered.c), or NULL */
+	bool parked;               /* freed by the application, kept until the work that may use it is finished */
 	struct nvs_allocation *next, *previous;
 	struct nvs_allocation *next_parked;
 };
 
 enum nvs_parking {
 	NVS_PARKED,     /* it was live and is parked now */
-	NVS_NOT_A_BASE, /* inside an allocation of ours, or one that is freed already, or a view */
+	NVS_NOT_A_BASE, /* inside an allocation of ours, or one that is freed already, a view, or not to be freed so */
 	NVS_NOT_OURS,
 };
 
@@ -42,8 +45,13 @@ bool nvs_table_insert(struct nvs_allocation *allocation);
 /* Copies the live allocation that holds `p`. False when there is none. */
 bool nvs_table_find(CUdeviceptr p, struct nvs_allocation *copy);
 
-/* The application frees `p`: move its allocation to the parked ones. */
+/* Other processes may ask for the live allocation that holds `p`, from now on. */
+void nvs_table_export(CUdeviceptr p);
+
+/* The application frees `p`: move its allocation to the parked ones. The second one is for memory of another process,
+ * and for nothing else. */
 enum nvs_parking nvs_table_park(CUdeviceptr p);
+enum nvs_parking nvs_table_park_import(CUdeviceptr p);
 /* Park all that a context owns. */
 void nvs_table_park_context(CUcontext context);
 

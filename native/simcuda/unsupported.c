@@ -36,6 +36,9 @@ UNSUPPORTED_PT(cuStreamBatchMemOp, _ptsz, (CUstream stream, unsigned count, void
 UNSUPPORTED_PT(cuStreamBatchMemOp_v2, _ptsz, (CUstream stream, unsigned count, void *ops, unsigned flags))
 
 UNSUPPORTED(cuIpcGetMemHandle, (void *handle, CUdeviceptr p))
+UNSUPPORTED(cuIpcOpenMemHandle, (CUdeviceptr * p, CUipcMemHandle handle, unsigned flags))
+UNSUPPORTED(cuIpcOpenMemHandle_v2, (CUdeviceptr * p, CUipcMemHandle handle, unsigned flags))
+UNSUPPORTED(cuIpcCloseMemHandle, (CUdeviceptr p))
 UNSUPPORTED(
 	cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr p, size_t size, int type, unsigned long long flags))
 UNSUPPORTED(cuImportExternalMemory, (CUexternalMemory * memory, const void *desc))

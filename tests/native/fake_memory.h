@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "../../native/interposer/table.c"
 #include "../../native/interposer/residency.c"
@@ -35,6 +37,11 @@
 #include "../../native/interposer/views.c"
 #include "../../native/interposer/contexts.c"
 #include "../../native/interposer/report.c"
+#include "../../native/interposer/ipc_wire.c"
+#include "../../native/interposer/ipc_socket.c"
+#include "../../native/interposer/ipc_server.c"
+#include "../../native/interposer/ipc_exports.c"
+#include "../../native/interposer/ipc_imports.c"
 
 #undef MIB
 #define MIB (1ull << 20)
@@ -74,6 +81,16 @@ CUresult nvs_link_request(CUdevice device, uint64_t bytes, bool stays, bool *res
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	} while (!atomic_compare_exchange_weak(&fake_allocated[device], &now, now + bytes));
 	*resident = nvs_residency_claim(device, bytes);
+	return CUDA_SUCCESS;
+}
+
+static bool fake_keep_denied;
+
+CUresult nvs_link_keep(CUdevice device, uint64_t bytes)
+{
+	if (fake_keep_denied)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	nvs_residency_pin(device, (int64_t)bytes);
 	return CUDA_SUCCESS;
 }
 
@@ -192,6 +209,7 @@ void nvs_context_destroyed(CUcontext context)
 
 #define FAKE_GRANULARITY (2 * MIB)
 #define FAKE_SLOTS 8192
+#define FAKE_IMPORTED (1ull << 32) /* handles from here on are memory of other processes */
 
 struct fake_range {
 	CUdeviceptr base; /* 0: free slot */
@@ -206,7 +224,9 @@ static size_t fake_handles, fake_maps, fake_reservations, fake_native;
 static uint64_t fake_next = 0x700000000000ull, fake_next_handle = 1;
 static int fake_fail_at; /* the how-manieth call fails; 0: none */
 static CUresult fake_error = CUDA_ERROR_UNKNOWN;
-static int fake_virtual_memory = 1, fake_unified_memory;
+static int fake_virtual_memory = 1, fake_unified_memory, fake_descriptors;
+static uint64_t fake_next_imported = FAKE_IMPORTED;
+static _Atomic bool fake_export_fails;
 static _Atomic uint64_t fake_prefetched_out, fake_prefetched_in; /* bytes */
 static void (*fake_during_set_access)(void);               /* called once, in the middle of the next cuMemSetAccess */
 static size_t fake_sizes[1 << 16];                         /* by handle */
@@ -326,8 +346,8 @@ static CUresult fake_cuMemRelease(CUmemGenericAllocationHandle handle)
 	assert(fake_handles > 0);
 	fake_handles--;
 	for (int i = 0; i < FAKE_SLOTS; i++) /* the memory would not be gone */
-		assert(fake_mapped[i].base == 0 || fake_mapped[i].handle != handle);
-	if (fake_has_contents) {
+		assert(fake_mapped[i].base == 0 || fake_mapped[i].handle != handle || handle >= FAKE_IMPORTED);
+	if (fake_has_contents && handle < FAKE_IMPORTED) {
 		free(fake_data[handle]);
 		fake_data[handle] = NULL;
 		fake_physical -= fake_sizes[handle];
@@ -355,7 +375,7 @@ static CUresult fake_cuMemMap(
 	pthread_mutex_lock(&fake_lock);
 	bool fails = fake_fails();
 	if (!fails) {
-		assert(offset == 0 && handle < fake_next_handle && fake_is_free(p, n));
+		assert(offset == 0 && (handle < fake_next_handle || handle >= FAKE_IMPORTED) && fake_is_free(p, n));
 		struct fake_range *slot = fake_at(fake_mapped, 0);
 		assert(slot != NULL);
 		*slot = (struct fake_range){.base = p, .size = n, .handle = handle};
@@ -508,7 +528,11 @@ static CUresult fake_cuMemGetAllocationGranularity(size_t *granularity, const CU
 static CUresult fake_cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
 	bool unified = attribute == ATTRIBUTE_MANAGED_MEMORY || attribute == ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
-	*value = attribute == ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED ? fake_virtual_memory : unified && fake_unified_memory;
+	*value = unified && fake_unified_memory;
+	if (attribute == ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED)
+		*value = fake_virtual_memory;
+	if (attribute == ATTRIBUTE_DESCRIPTORS_SUPPORTED)
+		*value = fake_descriptors;
 	return CUDA_SUCCESS;
 }
 
@@ -631,6 +655,42 @@ static CUresult fake_cuIpcGetMemHandle(void *handle, CUdeviceptr p)
 	return CUDA_SUCCESS;
 }
 
+static CUresult fake_cuIpcOpenMemHandle(CUdeviceptr *p, CUipcMemHandle handle, unsigned flags)
+{
+	return CUDA_ERROR_ALREADY_MAPPED; /* no error of ours: the driver was asked */
+}
+
+static CUresult fake_cuIpcCloseMemHandle(CUdeviceptr p)
+{
+	return CUDA_ERROR_ALREADY_MAPPED;
+}
+
+/* A descriptor is of a file that holds the handle. */
+static CUresult fake_cuMemExport(
+	void *shareable, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
+{
+	if (atomic_load(&fake_export_fails))
+		return CUDA_ERROR_NOT_PERMITTED;
+	int fd = memfd_create("fake", MFD_CLOEXEC);
+	assert(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && fd >= 0);
+	assert(pwrite(fd, &handle, sizeof(handle), 0) == sizeof(handle));
+	memcpy(shareable, &fd, sizeof(fd));
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_cuMemImport(CUmemGenericAllocationHandle *handle, void *os_handle, int type)
+{
+	assert(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	pthread_mutex_lock(&fake_lock);
+	bool fails = fake_fails() || pread((int)(intptr_t)os_handle, handle, sizeof(*handle), 0) != sizeof(*handle);
+	if (!fails) {
+		*handle = fake_next_imported++;
+		fake_handles++;
+	}
+	pthread_mutex_unlock(&fake_lock);
+	return fails ? fake_error : CUDA_SUCCESS;
+}
+
 /* Of handles and mappings of its own, which no test has. */
 static CUresult fake_cuMemGetAllocationProperties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
 {
@@ -731,6 +791,11 @@ static void fake_begin(void)
 		.cuPointerGetAttribute = fake_cuPointerGetAttribute,
 		.cuPointerGetAttributes = fake_cuPointerGetAttributes,
 		.cuIpcGetMemHandle = fake_cuIpcGetMemHandle,
+		.cuIpcOpenMemHandle = fake_cuIpcOpenMemHandle,
+		.cuIpcOpenMemHandle_v2 = fake_cuIpcOpenMemHandle,
+		.cuIpcCloseMemHandle = fake_cuIpcCloseMemHandle,
+		.cuMemExportToShareableHandle = fake_cuMemExport,
+		.cuMemImportFromShareableHandle = fake_cuMemImport,
 		.cuCtxDestroy_v2 = fake_cuCtxDestroy,
 		.cuCtxEnablePeerAccess = fake_cuCtxEnablePeerAccess,
 		.cuDevicePrimaryCtxRetain = fake_cuDevicePrimaryCtxRetain,
@@ -751,6 +816,8 @@ static void fake_begin(void)
 	fake_current = &fake_contexts[0];
 	fake_virtual_memory = 1;
 	fake_unified_memory = 0;
+	fake_descriptors = 0;
+	fake_keep_denied = false;
 	nvs_mover_resume();
 }
 
@@ -766,6 +833,7 @@ static void fake_end(void)
 	}
 	nvs_table_parked(&count, &bytes);
 	assert(count == 0 && bytes == 0);
+	assert(imports == NULL);
 	assert(tokens == NULL && mappings == NULL && reserved == NULL);
 	assert(allocations == NULL && by_address == NULL && nvs_holdings.backings == NULL && counted_list == NULL &&
 		by_key == NULL);

@@ -128,7 +128,7 @@ static void test_many_attributes_at_once_agree_with_one_at_a_time(void)
 	cuMemFree_v2(p);
 }
 
-static void test_legacy_ipc_of_our_memory_is_refused(void)
+static void test_legacy_ipc_is_refused_where_the_driver_makes_no_descriptors(void)
 {
 	char handle[64];
 	CUdeviceptr p = must_alloc(5000);
@@ -147,7 +147,7 @@ int main(void)
 	RUN(test_pointer_attributes_answer_as_for_cuMemAlloc);
 	RUN(test_buffer_ids_are_never_reused);
 	RUN(test_many_attributes_at_once_agree_with_one_at_a_time);
-	RUN(test_legacy_ipc_of_our_memory_is_refused);
+	RUN(test_legacy_ipc_is_refused_where_the_driver_makes_no_descriptors);
 	puts("PASS");
 	return 0;
 }

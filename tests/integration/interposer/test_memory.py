@@ -64,13 +64,13 @@ def test_pointers_answer_as_for_plain_memory() -> None:
         "size": 5 * MIB,
         "ids_differ": True,
         "range": [True, 1000],
-        "ipc": 801,
+        "ipc": 0,
         "free_inside": 1,
         "free": 0,
         "free_again": 1,
         "free_null": 0,
     }
-    assert said.count("cuIpcGetMemHandle") == 1
+    assert "cuIpcGetMemHandle" not in said
 
 
 def test_free_during_capture_waits_for_its_end() -> None:
