@@ -26,6 +26,7 @@ FEATURES = {
     "torch-loader-fork": "DataLoader workers by fork",
     "torch-loader-spawn": "DataLoader workers by spawn",
     "torch-train": "training loop, deterministic",
+    "torch-sharing": "tensors sent between processes (`torch.multiprocessing`)",
     "jax": "default preallocation, jitted training step",
     "cupy": "memory pool, elementwise kernels",
     "numba": "jitted kernels",
@@ -48,7 +49,8 @@ def table(result: dict[str, Any], source: str) -> str:
         "|---|---|---|---|---|",
     ]
     for name, feature in FEATURES.items():
-        lines.append(_line(feature, rows.get(f"switching {name}"), rows.get(f"alone {name}")))
+        moved = rows.get(f"switching {name}", rows.get(f"ipc {name}"))
+        lines.append(_line(feature, moved, rows.get(f"alone {name}")))
     for row in result["rows"]:
         if row["test"].startswith("quota "):
             lines.append(_quota_line(row))

@@ -14,6 +14,7 @@ import os
 import re
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 cuda = c.CDLL("libcuda.so.1")
 HOOKS = Path(__file__).resolve().parents[2] / "native" / "include" / "hooks.def"
 MIB = 1 << 20
+DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
 
 def call(name: str, *args: Any) -> None:
@@ -84,8 +86,8 @@ class Access(c.Structure):
     _fields_ = [("location_type", c.c_int), ("location_id", c.c_int), ("flags", c.c_int)]
 
 
-def vmm_alloc(size: int) -> tuple[c.c_uint64, c.c_uint64]:
-    prop, handle, pointer = Prop(1, 0, 1, 0), c.c_uint64(), c.c_uint64()
+def vmm_alloc(size: int, handles: int = 0) -> tuple[c.c_uint64, c.c_uint64]:
+    prop, handle, pointer = Prop(1, handles, 1, 0), c.c_uint64(), c.c_uint64()
     call("cuMemAddressReserve", c.byref(pointer), c.c_size_t(size), c.c_size_t(0), c.c_uint64(0), c.c_uint64(0))
     call("cuMemCreate", c.byref(handle), c.c_size_t(size), c.byref(prop), c.c_uint64(0))
     call("cuMemMap", pointer, c.c_size_t(size), c.c_size_t(0), handle, c.c_uint64(0))
@@ -109,6 +111,7 @@ def pointer_attributes(pointer: c.c_uint64) -> dict[str, Any]:
         11: "start",
         12: "size",
         13: "mapped",
+        14: "handle_types",
         17: "pool",
     }
     out: dict[str, Any] = {}
@@ -144,7 +147,12 @@ def costs() -> dict[str, float]:
             vmm_free(*vmm_alloc(size), size)
 
         out[f"alloc+free {size // MIB} MiB plain us"] = microseconds(native, 50)
+
+        def exportable(size: int = size) -> None:
+            vmm_free(*vmm_alloc(size, DESCRIPTOR), size)
+
         out[f"alloc+free {size // MIB} MiB vmm us"] = microseconds(ours, 50)
+        out[f"alloc+free {size // MIB} MiB vmm exportable us"] = microseconds(exportable, 50)
     event, stream, status = c.c_void_p(), c.c_void_p(), c.c_int()
     call("cuEventCreate", c.byref(event), 0)
     call("cuStreamCreate", c.byref(stream), 1)
@@ -181,6 +189,43 @@ def capture_rules() -> dict[str, Any]:
     vmm_free(pointer, handle, 2 * MIB)
     call("cuThreadExchangeStreamCaptureMode", c.byref(mode))
     out["vmm alloc and free during capture, relaxed"] = {"end_capture": cuda.cuStreamEndCapture(stream, c.byref(graph))}
+    return out
+
+
+class IpcHandle(c.Structure):
+    _fields_ = [("bytes", c.c_ubyte * 64)]
+
+
+def sharing() -> dict[str, Any]:
+    """What our emulation of legacy IPC relies on: a thread without a context can export, and what the real one answers
+    to the process that made a handle."""
+    out: dict[str, Any] = {}
+    plain, opened, handle = c.c_uint64(), c.c_uint64(), IpcHandle()
+    call("cuMemAlloc_v2", c.byref(plain), c.c_size_t(4 * MIB))
+    out["get own"] = cuda.cuIpcGetMemHandle(c.byref(handle), plain)
+    out["open own"] = cuda.cuIpcOpenMemHandle_v2(c.byref(opened), handle, c.c_uint(1))
+    call("cuMemFree_v2", plain)
+    size = 128 * MIB
+    pointer, memory = vmm_alloc(size, DESCRIPTOR)
+    descriptor, imported = c.c_int(-1), c.c_uint64()
+
+    def export() -> int:
+        return int(cuda.cuMemExportToShareableHandle(c.byref(descriptor), memory, DESCRIPTOR, c.c_uint64(0)))
+
+    thread = threading.Thread(target=lambda: out.update({"export without a context": export()}))
+    thread.start()
+    thread.join()
+    if out["export without a context"] == 0:
+        os.close(descriptor.value)
+
+    def pass_on() -> None:
+        export()
+        call("cuMemImportFromShareableHandle", c.byref(imported), c.c_void_p(descriptor.value), DESCRIPTOR)
+        os.close(descriptor.value)
+        call("cuMemRelease", imported)
+
+    out["export+import 128 MiB us"] = microseconds(pass_on, 50)
+    vmm_free(pointer, memory, size)
     return out
 
 
@@ -222,6 +267,7 @@ def main() -> int:
         "vmm_pointer": pointer_attributes(pointer),
         "costs": costs(),
         "capture": capture_rules(),
+        "sharing": sharing(),
         "nvml": nvml_view(),
     }
     print(json.dumps(facts, indent=1))

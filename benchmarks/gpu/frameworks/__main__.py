@@ -1,6 +1,6 @@
 """On a real NVIDIA GPU: every framework under nvshare.
 
-    python benchmarks/gpu/frameworks [--only switching,alone,launches,quota,drift,ranks] [--with torch,jax]
+    python benchmarks/gpu/frameworks [--only switching,alone,launches,quota,drift,ranks,ipc] [--with torch,jax]
                                      [--rounds 9] [--json FILE]
 
 switching  each framework beside a neighbour on a card declared too small: results, accounting, launches held back
@@ -9,6 +9,7 @@ launches   what it adds to one launch, from C
 quota      4 GiB for PyTorch, JAX and CuPy: their own out-of-memory errors, and what they see
 drift      ten tasks allocate and free for two minutes: accounting against NVML
 ranks      two ranks of one job on one card beside a third task
+ipc        a tensor that one process sends to another, beside a third task on a card declared too small
 
 Rows are merged into FILE: those of a test that is run again are replaced. The card is never filled, only declared
 small. Starts schedulers of its own and ends everything it started. Where there is no GPU, a simulated node
@@ -32,6 +33,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[2] / "src")]
 import pynvml  # noqa: E402
 from alone import alone, launches  # noqa: E402
 from cast import NAMES, build  # noqa: E402
+from ipc import ipc  # noqa: E402
 from quota import drift, quota  # noqa: E402
 from ranks import ranks  # noqa: E402
 from switching import switching  # noqa: E402
@@ -44,6 +46,7 @@ PARTS: dict[str, Callable[[list[str], Path, int], Iterator[Row]]] = {
     "quota": quota,
     "drift": drift,
     "ranks": ranks,
+    "ipc": ipc,
 }
 ALWAYS_SHOWN = ("test", "ok")
 

@@ -441,6 +441,117 @@ class Bindings(Framework):
         self._call(self.driver.cuCtxSynchronize())
 
 
+# --- memory that two processes share
+
+
+class Sharing(Framework):
+    """Its first piece is shared with a second process, which has as many pieces of its own. In each step one after the
+    other counts up: its own pieces, and that one. This process is the one that made it."""
+
+    spawned: Any  # the multiprocessing of the framework
+
+    def prepare(self, gib: float) -> None:
+        super().prepare(gib)
+        if not hasattr(self, "other"):
+            self.other, far = self.spawned.Pipe()
+            self.spawned.Process(target=share, args=(type(self), far), daemon=True).start()
+            far.close()
+            self.other_pid = self.other.recv()
+            self.other.send(self.give(self.pieces[0]))
+            self.other.recv()
+        self._tell("prepare", gib)
+
+    def _tell(self, command: str, argument: float) -> bool:
+        self.other.send((command, argument))
+        return bool(self.other.recv())
+
+    def steps(self, count: int) -> None:
+        """Each of the two does its part alone, so that each needs the card."""
+        super().steps(count)
+        self._tell("steps", count)
+        self.done += count  # the shared piece was counted up by both
+
+    def check(self) -> bool:
+        shared, *own = self.pieces
+        mine = all(self.holds(piece, index + 2 + self.done // 2) for index, piece in enumerate(own))
+        return mine and self.holds(shared, 1 + self.done) and self._tell("check", 1 + self.done)
+
+    def give(self, piece: Any) -> Any:
+        """What is sent to the other process."""
+        raise NotImplementedError
+
+    def take(self, sent: Any) -> Any:
+        """The piece again, there."""
+        raise NotImplementedError
+
+
+def share(kind: type[Sharing], near: Any) -> None:
+    """The second process: told what to do until the first one is gone."""
+    near.send(os.getpid())
+    framework = kind()
+    shared = framework.take(near.recv())
+    framework.pieces = [shared]
+    near.send(True)
+    try:
+        while True:
+            command, argument = near.recv()
+            if command == "prepare":
+                Framework.prepare(framework, argument)
+            elif command == "steps":
+                Framework.steps(framework, argument)
+            own = framework.pieces[1:]
+            near.send(
+                command != "check"
+                or (
+                    all(framework.holds(piece, index + 2 + framework.done) for index, piece in enumerate(own))
+                    and framework.holds(shared, argument)
+                )
+            )
+    except EOFError:
+        os._exit(0)
+
+
+class TorchSharing(Sharing, Torch):
+    """Sent as PyTorch's users do."""
+
+    def __init__(self) -> None:
+        Torch.__init__(self)
+        self.spawned = self.torch.multiprocessing.get_context("spawn")
+
+    def give(self, piece: Any) -> Any:
+        return piece
+
+    def take(self, sent: Any) -> Any:
+        return sent
+
+
+class BindingsSharing(Sharing, Bindings):
+    """Sent as the driver's handle."""
+
+    def __init__(self) -> None:
+        import multiprocessing
+
+        Bindings.__init__(self)
+        self.spawned = multiprocessing.get_context("spawn")
+
+    def prepare(self, gib: float) -> None:
+        if not hasattr(self, "add"):
+            self._begin()
+        Sharing.prepare(self, gib)
+
+    def give(self, piece: Any) -> Any:
+        return bytes(self._call(self.driver.cuIpcGetMemHandle(piece)).reserved)
+
+    def take(self, sent: Any) -> Any:
+        self._begin()
+        handle = self.driver.CUipcMemHandle()
+        handle.reserved = sent
+        flags = self.driver.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+        return self._call(self.driver.cuIpcOpenMemHandle(handle, int(flags)))
+
+
+SHARING: dict[str, Callable[[], Framework]] = {"torch-sharing": TorchSharing, "bindings-sharing": BindingsSharing}
+
 FRAMEWORKS: dict[str, Callable[[], Framework]] = {
     "torch": Torch,
     "torch-compile": TorchCompile,
@@ -463,7 +574,8 @@ def answer(framework: Framework, line: str) -> dict[str, Any] | None:
     began = time.monotonic()
     match word:
         case "info":
-            return {"pid": os.getpid(), "version": framework.version}
+            other = getattr(framework, "other_pid", None)
+            return {"pid": os.getpid(), "version": framework.version, "other_pid": other}
         case "prepare":
             framework.prepare(float(rest[0]))
             return {"pieces": len(framework.pieces)}
@@ -483,7 +595,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a framework prints is no answer
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[3] / "src")]
-    framework = FRAMEWORKS[sys.argv[1]]()
+    framework = {**FRAMEWORKS, **SHARING}[sys.argv[1]]()
     for line in sys.stdin:
         said = answer(framework, line)
         if said is None:
