@@ -373,6 +373,8 @@ static uint32_t request(CUdevice device, uint64_t bytes, uint32_t flags, bool *r
 		seen->allocated = gpu->allocated;
 		seen->mem_limit = gpu->mem_limit;
 		seen->card = gpu->card;
+	} else if ((flags & NVS_FLAG_COUNTED) != 0) {
+		nvs_residency_pin(device, (int64_t)bytes);
 	}
 	pthread_mutex_unlock(&nvs_link.lock);
 	pthread_setcancelstate(cancel, NULL);

@@ -502,9 +502,7 @@ static void test_an_exporter_that_says_nonsense_gets_nothing_mapped(void)
 	exporter.descriptors[0] = NVS_IPC_BATCH;
 	expect_refused(&exporter, CUDA_ERROR_INVALID_HANDLE);
 	exporter = sound_exporter();
-	exporter.answers[0].sizes[1] =
-		MIB; /* less than it says in all; what the fake driver would not map is not there */
-	exporter.answers[0].sizes[0] = 2 * MIB;
+	exporter.answers[0].sizes[1] = MIB; /* in all less than it says */
 	expect_refused(&exporter, CUDA_ERROR_INVALID_HANDLE);
 	exporter = (struct fake_exporter){.answers = {nvs_ipc_answer_make(NVS_IPC_UNKNOWN)}, .answer_count = 1};
 	expect_refused(&exporter, CUDA_ERROR_INVALID_HANDLE);

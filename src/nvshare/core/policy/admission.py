@@ -58,8 +58,8 @@ def card_check(place: Attachment, size: int, stays: bool, settings: Settings) ->
 
 
 def keep_check(place: Attachment, size: int, settings: Settings) -> Denial | None:
-    """Bytes that a client has already may stay for good unless that keeps another one from ever having all of its own on
-    the card. Where nobody takes turns nobody makes room for anybody, and nothing changes."""
+    """Bytes that a client has already may stay for good, unless another one could never have all of its own on the card
+    any more. Where nobody takes turns nobody makes room for anybody, and nothing changes."""
     gpu = place.gpu
     if gpu.allocated + gpu.wanted <= gpu.capacity or not settings.anti_thrash or not place.client.can_swap:
         return None
