@@ -3,11 +3,13 @@
 #include "ipc_server.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,8 +23,8 @@
 #include "streams.h"
 #include "table.h"
 
-#define PEERS 16 /* when another one comes, the one that came first has to go */
-#define NO_DESCRIPTORS_NS (10 * NVS_NS_PER_MS)
+#define PEERS 16                         /* when another one comes, the one that came first has to go */
+#define SHORTAGE_NS (10 * NVS_NS_PER_MS) /* the system has no descriptors or memory left: look again then */
 
 static struct {
 	pthread_mutex_t lock; /* of the rest but the peers; held while the driver is asked for descriptors */
@@ -33,8 +35,14 @@ static struct {
 	uint32_t in_hand_count;
 } server = {.lock = PTHREAD_MUTEX_INITIALIZER, .listener = -1};
 
+/* A socket in somebody else's program, which may close it with all it does not know and give its number away. */
+struct own_socket {
+	int fd;
+	ino_t inode;
+};
+
 /* Of the thread alone: the first that came first. */
-static int peer_sockets[PEERS];
+static struct own_socket peer_sockets[PEERS];
 static uint32_t peer_count;
 
 /* ---- giving ---- */
@@ -78,6 +86,7 @@ static enum nvs_ipc_status fill_answer(struct nvs_ipc_answer *answer, const stru
 			NVS_DEBUG("memory for another process: the driver answered %d", (int)result);
 			return NVS_IPC_FAILED;
 		}
+		fcntl(fd, F_SETFD, FD_CLOEXEC); /* a program started meanwhile would keep the memory */
 		server.in_hand[server.in_hand_count++] = fd;
 		answer->sizes[answer->count++] = chunk->size;
 	}
@@ -137,29 +146,56 @@ static bool hear_peer(int fd)
 
 /* ---- peers ---- */
 
-static void drop_peer(uint32_t index)
+static struct own_socket own_socket_of(int fd)
 {
-	close(peer_sockets[index]);
-	peer_count--;
-	memmove(&peer_sockets[index], &peer_sockets[index + 1], (peer_count - index) * sizeof(int));
+	struct stat status = {0};
+	fstat(fd, &status);
+	return (struct own_socket){.fd = fd, .inode = status.st_ino};
 }
 
-/* False: nobody can come any more. */
-static bool welcome(int listener)
+static bool is_still_own(const struct own_socket *socket)
+{
+	struct stat status;
+	return fstat(socket->fd, &status) == 0 && S_ISSOCK(status.st_mode) && status.st_ino == socket->inode;
+}
+
+static void drop_peer(uint32_t index)
+{
+	if (is_still_own(&peer_sockets[index]))
+		close(peer_sockets[index].fd);
+	peer_count--;
+	memmove(&peer_sockets[index], &peer_sockets[index + 1], (peer_count - index) * sizeof(peer_sockets[0]));
+}
+
+static void welcome(int listener)
 {
 	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-	if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
-		nvs_sleep_ns(NO_DESCRIPTORS_NS);
-	if (fd < 0)
-		return errno != EBADF && errno != ENOTSOCK && errno != EINVAL;
+	if (fd < 0) {
+		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+			nvs_sleep_ns(SHORTAGE_NS);
+		return;
+	}
 	if (!nvs_ipc_is_same_user(fd)) {
 		close(fd);
-		return true;
+		return;
 	}
 	if (peer_count == PEERS)
 		drop_peer(0);
-	peer_sockets[peer_count++] = fd;
-	return true;
+	peer_sockets[peer_count++] = own_socket_of(fd);
+}
+
+/* The program has closed our socket. What is exported from now on has a server of its own. */
+static void give_up_serving(void)
+{
+	while (peer_count > 0)
+		drop_peer(0);
+	pthread_mutex_lock(&server.lock);
+	server.running = false;
+	server.listener = -1;
+	pthread_mutex_unlock(&server.lock);
+	NVS_WARN("the program closed the socket over which other processes ask for its memory: handles that it gave "
+		 "away "
+		 "so far cannot be opened any more");
 }
 
 static void *serve_peers(void *unused)
@@ -167,21 +203,24 @@ static void *serve_peers(void *unused)
 	pthread_setname_np(pthread_self(), "nvshare-ipc");
 	nvs_inside++;
 	nvs_relax();
-	int listener = server.listener; /* set before this thread began */
-	for (bool open = true; open;) {
-		struct pollfd polled[PEERS + 1] = {{.fd = listener, .events = POLLIN}};
+	struct own_socket listener = own_socket_of(server.listener); /* set before this thread began */
+	while (is_still_own(&listener)) {
+		struct pollfd polled[PEERS + 1] = {{.fd = listener.fd, .events = POLLIN}};
 		uint32_t count = peer_count;
 		for (uint32_t i = 0; i < count; i++)
-			polled[i + 1] = (struct pollfd){.fd = peer_sockets[i], .events = POLLIN};
-		if (poll(polled, count + 1, -1) < 0 && errno != EINTR)
-			break;
+			polled[i + 1] = (struct pollfd){.fd = peer_sockets[i].fd, .events = POLLIN};
+		if (poll(polled, count + 1, -1) < 0) {
+			nvs_sleep_ns(SHORTAGE_NS);
+			continue;
+		}
 		for (uint32_t i = count; i-- > 0;) /* from the end: those before stay where they are */
-			if (polled[i + 1].revents != 0 && !hear_peer(peer_sockets[i]))
+			if (polled[i + 1].revents != 0 &&
+				!(is_still_own(&peer_sockets[i]) && hear_peer(peer_sockets[i].fd)))
 				drop_peer(i);
-		if (polled[0].revents != 0)
-			open = (polled[0].revents & POLLNVAL) == 0 && welcome(listener);
+		if (polled[0].revents != 0 && is_still_own(&listener))
+			welcome(listener.fd);
 	}
-	NVS_WARN("memory of this process cannot be given to others any more: somebody closed the socket for it");
+	give_up_serving();
 	return unused;
 }
 
@@ -245,7 +284,7 @@ void nvs_ipc_server_after_fork(void)
 	if (server.listener >= 0)
 		close(server.listener);
 	for (uint32_t i = 0; i < peer_count; i++)
-		close(peer_sockets[i]);
+		close(peer_sockets[i].fd);
 	drop_descriptors();
 	peer_count = 0;
 	server.listener = -1;

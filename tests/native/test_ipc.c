@@ -341,6 +341,35 @@ static void test_memory_is_freed_while_it_is_asked_for(void)
 	cuMemFree_v2(kept);
 }
 
+static bool is_serving(void)
+{
+	pthread_mutex_lock(&server.lock);
+	bool running = server.running;
+	pthread_mutex_unlock(&server.lock);
+	return running;
+}
+
+/* GIVEN a program that closes every descriptor it does not know THEN what it exports later can be opened again. */
+static void test_a_closed_socket_is_noticed_and_replaced(void)
+{
+	struct nvs_ipc_answer answer;
+	fake_descriptors = 1;
+	CUdeviceptr p = must_alloc(4 * MIB);
+	struct nvs_ipc_handle before = opened_up(must_share(p));
+	int peer = nvs_ipc_connect(before.name), other = open("/dev/null", O_RDONLY);
+	assert(question(peer, &before, 0, &answer) == 1);
+	dup2(other, server.listener);
+	question(peer, &before, 0, &answer); /* a socket lives while it is waited on; this ends the wait */
+	while (is_serving())
+		nvs_sleep_ns(NVS_NS_PER_MS);
+	struct nvs_ipc_handle after = opened_up(must_share(p));
+	assert(memcmp(before.name, after.name, sizeof(after.name)) != 0 && asked_once(&after) == NVS_IPC_GIVEN);
+	assert(!nvs_ipc_is_own(before.name) && nvs_ipc_is_own(after.name));
+	close(peer);
+	close(other);
+	cuMemFree_v2(p);
+}
+
 static void test_a_forked_child_neither_serves_nor_keeps_the_socket(void)
 {
 	fake_descriptors = 1;
@@ -562,6 +591,7 @@ int main(void)
 	RUN(test_silent_peers_keep_nobody_from_being_served);
 	RUN(test_a_driver_that_does_not_export_is_an_answer_and_leaves_nothing_open);
 	RUN(test_memory_is_freed_while_it_is_asked_for);
+	RUN(test_a_closed_socket_is_noticed_and_replaced);
 	RUN(test_a_forked_child_neither_serves_nor_keeps_the_socket);
 	RUN(test_opened_memory_is_mapped_as_a_whole_and_nobody_pays);
 	RUN(test_another_context_has_addresses_of_its_own_and_they_end_with_it);

@@ -9,7 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.simulated
 
 
 class Task:
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: dict[str, str], within: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, PROGRAM],
+            [*within, sys.executable, PROGRAM],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -72,11 +72,11 @@ def node() -> Iterator[sim.SimNode]:
 def start(node: sim.SimNode) -> Iterator[Start]:
     tasks: list[Task] = []
 
-    def begin(preload: bool = True, **variables: str) -> Task:
+    def begin(preload: bool = True, within: Sequence[str] = (), **variables: str) -> Task:
         environment = {**os.environ, **node.env(), "NVSHARE_SOCK": str(node.directory / "none.sock"), **variables}
         if preload:
             environment["LD_PRELOAD"] = str(native.interposer())
-        tasks.append(Task(environment))
+        tasks.append(Task(environment, within))
         return tasks[-1]
 
     yield begin
@@ -286,6 +286,31 @@ def test_another_user_gets_nothing_even_with_the_handle(start: Start) -> None:
     assert other("open", handle, 4 * MIB) == INVALID_HANDLE
     other("become", 0)
     assert "it belongs to another user" in other.end()
+
+
+NAMESPACE = ["unshare", "--net"]
+
+
+@pytest.mark.skipif(
+    subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode != 0,
+    reason="no network namespaces of one's own here",
+)
+def test_another_container_is_named_as_the_reason(start: Start) -> None:
+    # GIVEN a process in a network namespace of its own, as in a container WHEN it opens a handle THEN it is told why
+    owner, other = start(), start(within=NAMESPACE)
+    handle = owner("share", owner("allocate", 4 * MIB))
+    assert other("open", handle, 4 * MIB) == INVALID_HANDLE
+    assert "it has ended, or runs in another container or network namespace" in other.end()
+
+
+def test_memory_of_a_process_that_may_be_larger_than_the_card_is_not_shared(start: Start) -> None:
+    # GIVEN unified memory, which the driver does not share WHEN it is asked for THEN a line says so, once
+    owner = start(NVSHARE_ENABLE_SINGLE_OVERSUB="1")
+    memory = owner("allocate", 4 * MIB)
+    assert owner("attribute", memory, CAPABLE) == 0
+    assert owner("share", memory) == NOT_SUPPORTED
+    assert owner("share", memory) == NOT_SUPPORTED
+    assert owner.end().count("cuIpcGetMemHandle: this card and driver cannot share memory") == 1
 
 
 def test_a_forked_child_neither_serves_nor_keeps_the_socket(start: Start) -> None:
