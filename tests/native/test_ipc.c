@@ -449,6 +449,15 @@ static struct fake_exporter sound_exporter(void)
 	return (struct fake_exporter){.answers = {sound_answer()}, .descriptors = {2}, .answer_count = 1};
 }
 
+/* A chunk in each answer. */
+static struct fake_exporter exporter_in_portions(void)
+{
+	struct fake_exporter exporter = {
+		.answers = {sound_answer(), sound_answer()}, .descriptors = {1, 1}, .answer_count = 2};
+	exporter.answers[1].first = exporter.answers[0].count = exporter.answers[1].count = 1;
+	return exporter;
+}
+
 static void test_opened_memory_is_mapped_as_a_whole_and_nobody_pays(void)
 {
 	CUdeviceptr p, again, base;
@@ -496,12 +505,7 @@ static void test_another_context_has_addresses_of_its_own_and_they_end_with_it(v
 static void test_memory_comes_in_as_many_portions_as_it_has(void)
 {
 	CUdeviceptr p;
-	struct fake_exporter exporter = {.answer_count = 2, .descriptors = {1, 1}};
-	for (uint32_t i = 0; i < 2; i++) {
-		exporter.answers[i] = sound_answer();
-		exporter.answers[i].first = i;
-		exporter.answers[i].count = 1;
-	}
+	struct fake_exporter exporter = exporter_in_portions();
 	CUipcMemHandle handle = begin_exporter(&exporter);
 	assert(cuIpcOpenMemHandle_v2(&p, handle, 1) == CUDA_SUCCESS && fake_maps == 2);
 	end_exporter(&exporter);
@@ -538,12 +542,7 @@ static void test_an_exporter_that_says_nonsense_gets_nothing_mapped(void)
 	exporter.answers[0].status = NVS_IPC_FAILED;
 	expect_refused(&exporter, CUDA_ERROR_MAP_FAILED);
 	/* the second portion is of something else */
-	exporter = (struct fake_exporter){.answer_count = 2, .descriptors = {1, 1}};
-	for (uint32_t i = 0; i < 2; i++) {
-		exporter.answers[i] = sound_answer();
-		exporter.answers[i].first = i;
-		exporter.answers[i].count = 1;
-	}
+	exporter = exporter_in_portions();
 	exporter.answers[1].whole = 6 * MIB;
 	expect_refused(&exporter, CUDA_ERROR_INVALID_HANDLE);
 	/* or does not come */
