@@ -1,6 +1,7 @@
 /* Memory that several processes use. The exporter is asked over its socket by a peer of the test's own; the importer
  * asks an exporter of the test's own, which says what the test wants. */
 #include "fake_memory.h"
+#include "ipc_answers.h"
 
 #include <dirent.h>
 #include <sys/wait.h>
@@ -53,94 +54,6 @@ static uint64_t attribute_of(CUdeviceptr p, CUpointer_attribute attribute)
 	uint64_t value = 0;
 	assert(cuPointerGetAttribute(&value, attribute, p) == CUDA_SUCCESS);
 	return value;
-}
-
-/* ---- what they tell each other ---- */
-
-static void test_only_handles_of_ours_are_read_as_such(void)
-{
-	const uint8_t name[NVS_IPC_SECRET] = {1}, secret[NVS_IPC_SECRET] = {2};
-	struct nvs_ipc_handle made = nvs_ipc_handle_make(name, secret, 0x7000, 9), read;
-	CUipcMemHandle bytes, zeros = {{0}};
-	memcpy(&bytes, &made, sizeof(bytes));
-	assert(nvs_ipc_handle_read(&bytes, &read) && memcmp(&read, &made, sizeof(made)) == 0);
-	assert(read.base == 0x7000 && read.id == 9 && read.pid == (uint32_t)getpid());
-	assert(!nvs_ipc_handle_read(&zeros, &read));
-	for (size_t i = 0; i < sizeof(made.magic); i++) {
-		CUipcMemHandle other = bytes;
-		other.reserved[i] ^= 1;
-		assert(!nvs_ipc_handle_read(&other, &read));
-	}
-	made.version++;
-	memcpy(&bytes, &made, sizeof(bytes));
-	assert(!nvs_ipc_handle_read(&bytes, &read));
-}
-
-static void test_a_question_is_whole_and_knows_the_secret(void)
-{
-	const uint8_t name[NVS_IPC_SECRET] = {1}, secret[NVS_IPC_SECRET] = {2, 3};
-	struct nvs_ipc_handle handle = nvs_ipc_handle_make(name, secret, 0x7000, 9);
-	struct nvs_ipc_ask asks[2] = {nvs_ipc_ask_make(&handle, 5)};
-	assert(nvs_ipc_ask_is_good(&asks[0], sizeof(asks[0]), secret));
-	for (size_t length = 0; length < sizeof(asks[0]); length++)
-		assert(!nvs_ipc_ask_is_good(&asks[0], length, secret));
-	assert(!nvs_ipc_ask_is_good(&asks[0], sizeof(asks[0]) + 1, secret));
-	for (size_t i = 0; i < NVS_IPC_SECRET; i++) {
-		struct nvs_ipc_ask other = asks[0];
-		other.secret[i] ^= 0x80;
-		assert(!nvs_ipc_ask_is_good(&other, sizeof(other), secret));
-	}
-}
-
-/* Two chunks of 2 MiB, an allocation of 3 in them. */
-static struct nvs_ipc_answer sound_answer(void)
-{
-	struct nvs_ipc_answer answer = nvs_ipc_answer_make(NVS_IPC_GIVEN);
-	answer.whole = 4 * MIB;
-	answer.offset = MIB / 2;
-	answer.size = 3 * MIB;
-	answer.chunk_count = answer.count = 2;
-	answer.sizes[0] = answer.sizes[1] = 2 * MIB;
-	return answer;
-}
-
-static bool is_sound(struct nvs_ipc_answer answer)
-{
-	return nvs_ipc_answer_is_sound(&answer, sizeof(answer), answer.count, 0);
-}
-
-#define UNSOUND(change)                                                                                                \
-	do {                                                                                                           \
-		struct nvs_ipc_answer answer = sound_answer();                                                         \
-		change;                                                                                                \
-		assert(!is_sound(answer));                                                                             \
-	} while (0)
-
-static void test_an_answer_that_contradicts_itself_is_found_out(void)
-{
-	struct nvs_ipc_answer good = sound_answer();
-	assert(is_sound(good));
-	assert(!nvs_ipc_answer_is_sound(&good, sizeof(good) - 1, 2, 0));
-	assert(!nvs_ipc_answer_is_sound(&good, sizeof(good), 1, 0)); /* a descriptor is missing */
-	assert(!nvs_ipc_answer_is_sound(&good, sizeof(good), 2, 1)); /* not what was asked for */
-	UNSOUND(answer.magic++);
-	UNSOUND(answer.whole = 0);
-	UNSOUND(answer.whole = NVS_IPC_LARGEST + 1);
-	UNSOUND(answer.offset = 4 * MIB);
-	UNSOUND(answer.size = 0);
-	UNSOUND(answer.size = 4 * MIB);
-	UNSOUND(answer.size = UINT64_MAX);
-	UNSOUND(answer.chunk_count = 0);
-	UNSOUND(answer.chunk_count = 1);
-	UNSOUND(answer.chunk_count = NVS_IPC_CHUNKS + 1);
-	UNSOUND(answer.count = 0);
-	UNSOUND((answer.count = NVS_IPC_BATCH + 1, answer.chunk_count = NVS_IPC_CHUNKS));
-	UNSOUND(answer.sizes[1] = 0);
-	UNSOUND(answer.sizes[1] = 3 * MIB);
-	UNSOUND(answer.sizes[1] = UINT64_MAX);
-	struct nvs_ipc_answer refusal = nvs_ipc_answer_make(NVS_IPC_UNKNOWN);
-	assert(nvs_ipc_answer_is_sound(&refusal, sizeof(refusal), 0, 7));
-	assert(!nvs_ipc_answer_is_sound(&refusal, sizeof(refusal), 1, 7));
 }
 
 /* ---- exporting ---- */
@@ -578,9 +491,6 @@ static void test_an_exporter_that_is_gone_is_said_so(void)
 
 int main(void)
 {
-	RUN(test_only_handles_of_ours_are_read_as_such);
-	RUN(test_a_question_is_whole_and_knows_the_secret);
-	RUN(test_an_answer_that_contradicts_itself_is_found_out);
 	RUN(test_exported_memory_stays_on_the_card_and_counts_as_pinned);
 	RUN(test_what_would_keep_others_from_running_is_not_exported);
 	RUN(test_memory_of_other_kinds_is_the_drivers_business);
