@@ -146,8 +146,10 @@ class Compute:
 
     # --- together with memory turns
 
-    def spare_memory(self, turns: Turns) -> None:
-        """Where memory takes turns nobody holds it without credit to use it while somebody waits who has some."""
+    def spare_memory(self, turns: Turns) -> bool:
+        """Where memory takes turns nobody holds it without credit to use it while somebody waits who has some. True:
+        somebody did, or who waits without credit has changed; turns are to be settled."""
+        acted = False
         for gpu in self.node.gpus.values():
             card = gpu.compute
             if not (card.throttled or (card.capped and gpu.turns and gpu.queue)):
@@ -156,9 +158,12 @@ class Compute:
             changed = self._note_throttled(gpu)
             if changed or card.throttled != before:
                 turns.reconsider(gpu)
+                acted = True
             for place in list(gpu.running.values()) if gpu.turns else ():
                 if place.contended and place.compute.asks and self._ready_at(place) > self.node.now:
                     turns.cut_short(place.client)
+                    acted = True
+        return acted
 
     def _note_throttled(self, gpu: GpuState) -> bool:
         """Who waits for the card's memory without credit; True: somebody else than before."""

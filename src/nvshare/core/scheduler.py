@@ -24,6 +24,7 @@ from nvshare.core.snapshot import Share, Snapshot, share, take
 from nvshare.core.state import Attachment, Client, GpuState, Group, Node
 from nvshare.core.turns import Turns
 
+SETTLING_ROUNDS = 8  # at most, of one event; two have always been enough
 GRANT_MAX = 1 << 62  # of a claimed grant number; leaves room on the wire for all numbers above it
 
 
@@ -72,11 +73,19 @@ class Scheduler:
         node.story.append((event, commands))
         node.now = max(node.now, event.now)
         self._handlers[type(event)](event)
-        self._compute.spare_memory(self._turns)
-        self._turns.settle()
-        self._compute.settle()
+        self._settle()
         self._set_wake()
         return commands
+
+    def _settle(self) -> None:
+        """Who holds memory without credit to use it is asked again when turns are settled: only then is it known who
+        contends and what is owed."""
+        self._compute.spare_memory(self._turns)
+        for _ in range(SETTLING_ROUNDS):
+            self._turns.settle()
+            self._compute.settle()
+            if not self._compute.spare_memory(self._turns):
+                return
 
     def _set_wake(self) -> None:
         """One timer for all."""

@@ -419,6 +419,20 @@ def test_without_credit_nobody_keeps_memory_that_another_could_use() -> None:
     assert of(stage.over(1, 0.05), c.Drop)
 
 
+def test_who_is_without_credit_when_somebody_begins_to_wait_gives_its_memory_up_at_once() -> None:
+    # GIVEN one that pauses for what it owes, with the card's memory to itself while nobody wants it
+    stage = Stage(declared=8 * GIB, quantum=30.0)
+    for client in (1, 2):
+        stage.register(client, can_swap=True, core_limit=10 if client == 1 else None)
+        stage.allocate(client, 6 * GIB)
+    stage.request(1)
+    stage.ask(1)
+    stage.pass_time(0.5)
+    assert not of(stage.over(1, 0.5), c.Drop)
+    # WHEN another wants it, THEN nothing else has to happen before it goes on its way
+    assert of(stage.request(2), c.Drop)
+
+
 def test_a_new_quota_begins_among_those_who_want_the_card_not_among_the_idle() -> None:
     # GIVEN two that take turns, and a third with a quota that had one turn long ago
     stage = Stage()
