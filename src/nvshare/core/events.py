@@ -191,6 +191,11 @@ class SettingsChanged(Event):
 
 
 @dataclass(frozen=True)
+class SettingsReset(Event):
+    """What operators changed is again as the scheduler was started."""
+
+
+@dataclass(frozen=True)
 class GroupOpened(Event):
     """``nvshare run`` or a lease: an owner of quotas that outlives its processes."""
 

@@ -52,6 +52,7 @@ class Scheduler:
             events.UnmanagedSeen: self._unmanaged_seen,
             events.UsageReported: self._usage_reported,
             events.SettingsChanged: self._settings_changed,
+            events.SettingsReset: self._settings_reset,
             events.GroupOpened: self._group_opened,
             events.PodSeen: self._pod_seen,
             events.GroupClosed: self._group_closed,
@@ -102,6 +103,10 @@ class Scheduler:
     def snapshot(self, now: float) -> Snapshot:
         """What ``status`` shows. Changes nothing."""
         return take(self._node, now)
+
+    def has_group(self, name: str) -> bool:
+        """Whether a group has clients or is open."""
+        return name in self._node.groups
 
     def share(self, group: str, gpu: str) -> Share | None:
         """What a group has of a card; cheap. Changes nothing."""
@@ -389,6 +394,15 @@ class Scheduler:
         else:
             self._log(Level.WARN, f"Settings unchanged: {reason}")
 
+    def _settings_reset(self, event: events.SettingsReset) -> None:
+        settings = self._node.settings.as_started(self._node.configured)
+        try:
+            self._check_anti_thrash(settings.anti_thrash)
+        except ValueError as error:
+            self._log(Level.WARN, f"Settings unchanged: {error}")
+        else:
+            self._use(settings)
+
     def why_unchanged(self, event: events.SettingsChanged) -> str | None:
         """Why the settings would stay as they are, all of them, for whoever wants to change them; None: they would
         not. Changes nothing."""
@@ -412,9 +426,12 @@ class Scheduler:
 
     def _change(self, **changes: Any) -> None:
         """``ValueError`` when they cannot be."""
+        self._use(self._node.settings.changed(**changes))
+
+    def _use(self, settings: Settings) -> None:
         node = self._node
         before = node.settings
-        node.settings = before.changed(**changes)
+        node.settings = settings
         if node.settings.anti_thrash is not before.anti_thrash:
             if not node.settings.anti_thrash:
                 self._turns.suspend()

@@ -84,3 +84,23 @@ class Settings:
             quantum=self.quantum if quantum is None else quantum,
             max_runtime=longest,
         )
+
+    def operable(self) -> dict[str, str | bool | float | None]:
+        """What an operator can change, by the names that people use. The quantum is None where it follows from what a
+        switch costs."""
+        fixed = self.switch_time is SwitchTime.FIXED
+        return {
+            "mode": self.mode.value,
+            "anti_thrash": self.anti_thrash,
+            "quantum": self.quantum if fixed else None,
+        }
+
+    def as_started(self, configured: Settings) -> Settings:
+        """These settings without an operator's changes."""
+        return replace(
+            self,
+            mode=configured.mode,
+            anti_thrash=configured.anti_thrash,
+            switch_time=configured.switch_time,
+            quantum=configured.quantum,
+        )

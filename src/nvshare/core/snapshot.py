@@ -23,6 +23,7 @@ class SettingsView:
     switch_time: str
     quantum_s: float
     max_runtime_s: float
+    operator: tuple[str, ...]  # of "mode", "anti_thrash" and "quantum": what an operator changed
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class GroupView:
     core_limit: int
     core_limit_from: str | None
     priority: str
+    priority_from: str | None
     clients: tuple[str, ...]
     allocated: dict[str, int]
 
@@ -180,6 +182,7 @@ def take(node: Node, now: float) -> Snapshot:
             settings.switch_time.value,
             settings.quantum,
             settings.max_runtime,
+            _changed(node),
         ),
         gpus=tuple(_gpu(node, gpu) for gpu in node.gpus.values()),
         clients=tuple(_client(node, client, now) for client in node.clients.values()),
@@ -187,6 +190,11 @@ def take(node: Node, now: float) -> Snapshot:
         leases=tuple(_lease(node, lease) for lease in node.leases.values()),
         counters=CountersView(**asdict(node.counters)),
     )
+
+
+def _changed(node: Node) -> tuple[str, ...]:
+    started_with = node.configured.operable()
+    return tuple(name for name, value in node.settings.operable().items() if value != started_with[name])
 
 
 @dataclass(frozen=True)
@@ -362,12 +370,13 @@ def _group(group: Group) -> GroupView:
         core_limit=group.core_percent,
         core_limit_from=_origin(group, group.core_limit),
         priority=group.rank.name.lower(),
+        priority_from=_origin(group, group.priority),
         clients=_ids(group.clients),
         allocated=dict(group.allocated),
     )
 
 
-def _origin(group: Group, layers: Layers[int]) -> str | None:
+def _origin(group: Group, layers: Layers[Any]) -> str | None:
     """Who set a quota, as people call it."""
     opened = "gpumem" if group.id.startswith("pod:") else "run"
     return opened if layers.origin == "opened" else layers.origin

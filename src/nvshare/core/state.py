@@ -337,3 +337,7 @@ class Node:
     commands: list[Command] = field(default_factory=list)
     shifted: list[Attachment] = field(default_factory=list)  # grants that began or ended; compute turns follow
     story: deque[tuple[Event, list[Command]]] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
+    configured: Settings = field(init=False)  # what it was started with
+
+    def __post_init__(self) -> None:
+        self.configured = self.settings

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import json
 
-from core_scene import GIB, MIB, A, B, Scene
+from core_scene import GIB, MIB, A, B, Scene, only, said
 
+from nvshare.core import commands as c
 from nvshare.core import events as e
-from nvshare.core.settings import Mode, Priority
+from nvshare.core.settings import Mode, Priority, SwitchTime
 
 
 def test_the_snapshot_has_exactly_the_documented_fields() -> None:
@@ -29,6 +30,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
             "switch_time": "fixed",
             "quantum_s": 30.0,
             "max_runtime_s": 300.0,
+            "operator": [],
         },
         "gpus": [
             {
@@ -129,6 +131,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                 "core_limit": 40,
                 "core_limit_from": "environment",
                 "priority": "high",
+                "priority_from": "environment",
                 "clients": ["0000000000000001"],
                 "allocated": {A: 48 * MIB},
             },
@@ -140,6 +143,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                 "core_limit": 100,
                 "core_limit_from": None,
                 "priority": "normal",
+                "priority_from": None,
                 "clients": ["0000000000000002"],
                 "allocated": {A: 0, B: 0},
             },
@@ -166,6 +170,41 @@ def _untouched(uuid: str) -> dict[str, object]:
     counts = dict.fromkeys(("submissions", "window", "swapped_out", "swapped_in"), 0)
     compute = {"mode": "memory turns", "kind": "unknown", "quota": 100, "scaled_quota": 100.0, "waiting_for_turn": None}
     return {"uuid": uuid, "occupied_s": 0.0, "demand": 1.0, "delivered": [0.0] * 3, **sizes, **counts, **compute}
+
+
+def test_what_an_operator_changed_is_told_until_it_is_as_it_was_started() -> None:
+    scene = Scene(quantum=20.0)
+
+    def changed() -> tuple[str, ...]:
+        return scene.scheduler.snapshot(scene.now).settings.operator
+
+    scene.change(mode=Mode.SERIAL, anti_thrash=False, switch_time=SwitchTime.AUTO)
+    assert changed() == ("mode", "anti_thrash", "quantum")
+    scene.change(mode=Mode.AUTO, quantum=20.0)
+    assert changed() == ("anti_thrash",)
+
+
+def test_a_reset_of_the_settings_brings_back_what_the_scheduler_was_started_with() -> None:
+    # GIVEN a quantum beyond the longest turn, which no operator could set
+    scene = Scene(Mode.SERIAL, quantum=600.0, switch_time=SwitchTime.AUTO)
+    started_with = scene.scheduler.settings
+    scene.register(1)
+    scene.change(mode=Mode.CONCURRENT, anti_thrash=False, quantum=5.0)
+    # WHEN all is taken back THEN it is there again, and clients are told that there are turns
+    answer = scene.send(e.SettingsReset(scene.now))
+    assert scene.scheduler.settings == started_with
+    assert [command.client for command in only(answer, c.SchedOn)] == [1]
+    assert scene.scheduler.snapshot(scene.now).settings.operator == ()
+
+
+def test_a_reset_does_not_take_turns_from_memory_that_needs_them() -> None:
+    scene = Scene(declared=8 * GIB, anti_thrash=False)
+    scene.change(anti_thrash=True)
+    for client in (1, 2):
+        scene.mover(client, 6 * GIB)
+    answer = scene.send(e.SettingsReset(scene.now))
+    assert scene.scheduler.settings.anti_thrash
+    assert "anti-thrash stays on" in said(answer, c.Level.WARN)[0]
 
 
 def test_turns_that_pass_from_client_to_client_are_counted() -> None:
