@@ -28,6 +28,15 @@ def start_time(pid: int) -> int:
     return 0 if not fields or fields[0] in b"ZXx" else int(fields[19])
 
 
+def boot() -> str:
+    """Names the time since the machine was started, in which start times count."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def is_stopped(pid: int) -> bool:
     """Whether it was halted by a signal or a debugger."""
     return _stat(pid)[:1] in ([b"T"], [b"t"])

@@ -124,7 +124,7 @@ class ClientConnection(asyncio.Protocol):
         elif isinstance(message, wire.Attach):
             self._attach(message)
         elif isinstance(message, (wire.SetTq, wire.SchedOn, wire.SchedOff)):
-            self.daemon.legacy_setting(self, message)
+            self.daemon.operators.legacy_setting(self, message)
         elif isinstance(message, Unknown):
             self.daemon.offences.report(self.peer, f"message of unknown type {message.type} skipped", self.daemon.now())
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import re
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from nvshare.core import events
 from nvshare.core.settings import Mode, Priority, SwitchTime
 from nvshare.daemon.translate import printable
 
-OPERATIONS = ("status", "set", "limit", "run", "lease", "pods")
+OPERATIONS = ("status", "set", "limit", "reset", "run", "lease", "pods")
 TARGETS = ("client", "pid", "pod", "run", "lease")
 _MAX_LABEL = 64
 _MAX_CARDS = 1024  # named in one request
@@ -83,7 +84,8 @@ def cores(request: Request) -> int | None:
     return None if value is None else int(value)
 
 
-def _priority(request: Request) -> Priority | None:
+def priority(request: Request) -> Priority | None:
+    """By name, or None."""
     value = _choice(request, "priority", PRIORITIES)
     return None if value is None else Priority[value.upper()]
 
@@ -120,10 +122,10 @@ class Target:
 
 
 def target(request: Request) -> Target:
-    """The ``target`` of a ``limit`` request."""
+    """The ``target`` of a ``limit`` or ``reset`` request."""
     given = request.get("target")
     if not isinstance(given, dict) or len(given) != 1 or next(iter(given)) not in TARGETS:
-        raise ControlError(f"limit needs a target: one of {', '.join(TARGETS)}")
+        raise ControlError(f"{request['op']} needs a target: one of {', '.join(TARGETS)}")
     kind, value = next(iter(given.items()))
     if isinstance(value, bool) or not isinstance(value, (str, int)) or len(str(value)) > 400:
         raise ControlError(f"the {kind} of a target is text or a number")
@@ -151,9 +153,29 @@ def limits_change(now: float, group: str, request: Request) -> events.LimitsChan
         group,
         mem_limit=memory(request),
         core_limit=cores(request),
-        priority=_priority(request),
+        priority=priority(request),
         clear=frozenset(field for name, field in fields.items() if name in request and request[name] is None),
     )
+
+
+class Scope(enum.Enum):
+    """What of that which operators set is taken back, where it is not one group's quotas."""
+
+    SETTINGS = "settings"
+    EVERYTHING = "everything"
+
+
+def reset(request: Request) -> Target | Scope:
+    """``reset``."""
+    only(request, "target", "scope")
+    if ("target" in request) is ("scope" in request):
+        raise ControlError(f"reset needs a target, or a scope: {' or '.join(scope.value for scope in Scope)}")
+    if "target" in request:
+        return target(request)
+    try:
+        return Scope(request["scope"])
+    except ValueError:
+        raise ControlError(f"the scope of reset is {' or '.join(scope.value for scope in Scope)}") from None
 
 
 def run_opened(now: float, group: str, request: Request) -> events.GroupOpened:
@@ -165,7 +187,7 @@ def run_opened(now: float, group: str, request: Request) -> events.GroupOpened:
         label=_label(request),
         mem_limit=memory(request),
         core_limit=cores(request),
-        priority=_priority(request),
+        priority=priority(request),
     )
 
 

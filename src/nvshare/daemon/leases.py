@@ -102,6 +102,7 @@ class LeaseDesk:
         self._runs.setdefault(pid, group)
         self._members[command.lease] = {}
         self._mark()
+        self._daemon.operators.appeared(group, pid)
         self._daemon.regroup(pid)
         around = self._daemon.group_above(pid)
         inside = None if around.startswith("lease:") and around[6:] in self._held_by[pid] else around
@@ -128,6 +129,10 @@ class LeaseDesk:
         if lease not in self._members:
             raise control.ControlError(f"there is no lease {lease}; nvsharectl status shows who is there")
         return f"lease:{lease}"
+
+    def holder(self, lease: str) -> ClientConnection | None:
+        """The connection that holds a lease."""
+        return self._asked.get(lease) if lease in self._members else None
 
     def joined(self, group: str, pid: int) -> None:
         """A process of this group is on a card."""

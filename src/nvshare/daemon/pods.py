@@ -9,12 +9,8 @@ holds from the beginning. What was told is kept in a file too: a scheduler that 
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
-import os
 import re
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,14 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from nvshare.core import events
 from nvshare.daemon import control
+from nvshare.daemon.keptfile import KeptFile
 from nvshare.daemon.translate import printable
 from nvshare.wire import messages as wire
 
 if TYPE_CHECKING:
     from nvshare.daemon.connection import ClientConnection
     from nvshare.daemon.server import Daemon
-
-_LOG = logging.getLogger("nvshare")
 
 MAX_PODS = 4096  # known at once; a node has some hundreds at most
 READ_PER_STEP = 8
@@ -122,21 +117,21 @@ class PodDesk:
 
     def __init__(self, daemon: Daemon, file: Path | None) -> None:
         self._daemon = daemon
-        self._file = file
         self._known: dict[str, Pod] = {}  # by uid
         self._named: dict[str, str] = {}  # namespace/name -> uid
         self._lines: dict[str, str] = {}  # of the file, by uid
         self._watchers: set[ClientConnection] = set()  # those who have told of all pods
         self._is_watched = False  # now, or it was before: then a watcher will come back
         self._awaited: dict[str, list[Callable[[], None]]] = {}  # uid -> who waits for it
-        self._unsaved = False
-        self._saving = False
-        self._writing = threading.Lock()
-        self._load()
+        what = "what is known of pods"
+        self._file = KeptFile(daemon.loop, file, "pods", what, lambda: list(self._lines.values()), SAVE_PERIOD)
+        known = self._file.load(_pod)
+        self._is_watched = known is not None
+        for pod in (known or [])[:MAX_PODS]:
+            self._see(pod)
 
     def close(self) -> None:
-        if self._file is not None and (self._unsaved or self._saving):
-            self._write(self._file)
+        self._file.close()
 
     def knows(self, group: str) -> bool:
         """Whether this group is a pod whose name the API told: what its clients say of it does not count."""
@@ -191,7 +186,6 @@ class PodDesk:
             answer = control.refusal(error)
         connection.send(wire.ControlReply(answer))
         connection.continue_reading()
-        self._save_soon()
 
     def _steps(self, connection: ClientConnection, update: Update) -> Iterator[None]:
         """Read all of it, then carry it out; only what changed goes to the core."""
@@ -213,12 +207,14 @@ class PodDesk:
             pod = told.after(self._known.get(told.uid))
             if self._known.get(pod.uid) != pod:
                 self._see(pod)
+                self._file.save()
                 yield
         if update.whole:
             gone += self._not_listed(connection, pods, update.more)
         for uid in gone:
             if uid in self._known:
                 self._forget(self._known.pop(uid))
+                self._file.save()
                 yield
 
     def _not_listed(self, connection: ClientConnection, pods: list[Pod], more: bool) -> set[str]:
@@ -236,8 +232,8 @@ class PodDesk:
         self._known[pod.uid] = pod
         self._named[pod.title] = pod.uid
         self._lines[pod.uid] = pod.line()
-        self._unsaved = True
         self._daemon.dispatch(pod.seen(self._daemon.now()))
+        self._daemon.operators.appeared(pod.group)
         for proceed in self._awaited.pop(pod.uid, ()):
             proceed()
 
@@ -245,55 +241,4 @@ class PodDesk:
         if self._named.get(pod.title) == pod.uid:
             del self._named[pod.title]
         del self._lines[pod.uid]
-        self._unsaved = True
         self._daemon.dispatch(events.GroupClosed(self._daemon.now(), pod.group))
-
-    # --- across restarts
-
-    def _load(self) -> None:
-        try:
-            lines = [] if self._file is None else self._file.read_text().splitlines()[:MAX_PODS]
-            pods = [_pod(json.loads(line)) for line in lines]
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, control.ControlError) as error:
-            _LOG.warning("What was known of pods is lost until they are told of again (%s: %s)", self._file, error)
-            return
-        self._is_watched = self._file is not None
-        for pod in pods:
-            self._see(pod)
-        self._unsaved = False
-
-    def _save_soon(self) -> None:
-        if self._file is not None and self._unsaved and not self._saving:
-            self._saving = True
-            self._daemon.loop.call_later(SAVE_PERIOD, self._save, self._file)
-
-    def _save(self, file: Path) -> None:
-        self._unsaved = False
-        threading.Thread(target=self._write_apart, args=(file,), daemon=True).start()
-
-    def _write_apart(self, file: Path) -> None:
-        """In a thread of its own: a disk may take its time."""
-        self._write(file)
-        with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
-            self._daemon.loop.call_soon_threadsafe(self._saved)
-
-    def _saved(self) -> None:
-        self._saving = False
-        self._save_soon()
-
-    def _write(self, file: Path) -> None:
-        """Whole or not at all. The lines were made when pods changed: a thread that makes much text at once keeps the
-        loop waiting, for the two run in turns of 5 ms."""
-        fresh = file.with_suffix(".pods-new")
-        try:
-            with (
-                self._writing,
-                open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as text,
-            ):
-                text.writelines(list(self._lines.values()))
-                text.flush()
-                fresh.replace(file)
-        except OSError as error:
-            _LOG.warning("What is known of pods cannot be kept for a restart (%s)", error)

@@ -92,14 +92,15 @@ async def _serve(
                 about=me,
                 lease_marker=place.socket.with_suffix(".leases"),
                 pods_file=place.socket.with_suffix(".pods"),
+                kept_file=place.socket.with_suffix(".kept"),
                 pod_of=pod_of,
             )
             server = await loop.create_unix_server(lambda: ClientConnection(daemon), sock=listener)
             gc.freeze()  # what lives until the end need not be looked at again
             ready()
-            await _until_told(loop, daemon, place.idle_exit)
+            told = await _until_told(loop, daemon, place.idle_exit)
             server.close()
-            daemon.close()
+            daemon.close(needed_no_more=not told)
         finally:
             remove_own(place.socket, listener, inode)
     finally:
@@ -107,7 +108,8 @@ async def _serve(
     _LOG.info("Scheduler stopped; tasks go on by themselves")
 
 
-async def _until_told(loop: asyncio.AbstractEventLoop, daemon: Daemon, idle_exit: float) -> None:
+async def _until_told(loop: asyncio.AbstractEventLoop, daemon: Daemon, idle_exit: float) -> bool:
+    """False: nobody told it to end, there was nobody left."""
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
@@ -115,11 +117,12 @@ async def _until_told(loop: asyncio.AbstractEventLoop, daemon: Daemon, idle_exit
         left = idle_exit - daemon.idle_for() if idle_exit else None
         if left is not None and left <= 0:
             _LOG.info("No connection for %g seconds, ending", idle_exit)
-            return
+            return False
         try:
             await asyncio.wait_for(told.wait(), left)
         except asyncio.TimeoutError:  # not the builtin one before Python 3.11
             continue
+    return True
 
 
 def _affordable_connections() -> int:

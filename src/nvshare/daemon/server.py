@@ -16,12 +16,14 @@ from typing import Any, Protocol
 
 from nvshare import __version__
 from nvshare.core import commands, events
+from nvshare.core.settings import Settings
 from nvshare.core.snapshot import Share
 from nvshare.daemon import control, identity
 from nvshare.daemon.connection import ClientConnection, Origin
 from nvshare.daemon.contexts import ContextMeter, Recorded
 from nvshare.daemon.leases import LeaseDesk
 from nvshare.daemon.offences import OffenceLog
+from nvshare.daemon.operators import OperatorDesk
 from nvshare.daemon.outsiders import Look, Outsiders
 from nvshare.daemon.pods import PodDesk
 from nvshare.daemon.translate import registration, to_message
@@ -60,11 +62,16 @@ class Snapshot(Protocol):
 class Core(Protocol):
     """The scheduler core, as far as the daemon knows it."""
 
+    @property
+    def settings(self) -> Settings: ...
+
     def handle(self, event: events.Event) -> list[commands.Command]: ...
 
     def snapshot(self, now: float) -> Snapshot: ...
 
     def why_unchanged(self, event: events.SettingsChanged) -> str | None: ...
+
+    def has_group(self, name: str) -> bool: ...
 
     def share(self, group: str, gpu: str) -> Share | None: ...
 
@@ -83,6 +90,7 @@ class Daemon:
         about: dict[str, Any] | None = None,
         lease_marker: Path | None = None,
         pods_file: Path | None = None,
+        kept_file: Path | None = None,
         pod_of: Callable[[int], str | None] | None = None,
     ) -> None:
         self.loop = loop
@@ -117,16 +125,18 @@ class Daemon:
         self.known_gpus = frozenset(card.uuid for card in cards)
         for card in cards:
             self.dispatch(events.GpuAdded(self.now(), card.uuid, card.total, card.name, card_memory))
+        self.operators = OperatorDesk(self, core, kept_file)
         self._pods = PodDesk(self, pods_file)
         self._housekeeping = loop.call_later(SAMPLE_PERIOD, self._keep_house)
 
-    def close(self) -> None:
+    def close(self, *, needed_no_more: bool = False) -> None:
         """Hang up on everybody; clients go on by themselves and reconnect when a scheduler is back."""
         self._housekeeping.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._leases.close()
         self._pods.close()
+        self.operators.close(forget=needed_no_more)
         self._core = _Stopped()
         for connection in list(self._connections):
             connection.hang_up()
@@ -243,7 +253,8 @@ class Daemon:
         pid = connection.peer.pid
         client = self._client_id(message.previous_id, pid)
         connection.ancestors = tuple(identity.ancestry(pid))
-        group = self._leases.group_of(identity.group_of(connection.ancestors, pod, self._runs, client), pid)
+        runs = {**self.operators.awaited_runs(), **self._runs}
+        group = self._leases.group_of(identity.group_of(connection.ancestors, pod, runs, client), pid)
         event = registration(
             self.now(), message, client=client, group=group, pid=pid, in_pod=pod is not None, gpus=gpus
         )
@@ -252,6 +263,8 @@ class Daemon:
         self._clients[client] = connection
         self._leases.joined(group, pid)
         self.dispatch(event)
+        if not group.startswith("lease:"):  # that appears with its holder
+            self.operators.appeared(group)
 
     def _client_id(self, previous: int, pid: int) -> int:
         """The id a process had before, unless another has it now; else a new one."""
@@ -314,6 +327,7 @@ class Daemon:
         overdue = self.now() - FRAME_TIMEOUT
         for connection in [one for one, since in self._owing.items() if since < overdue]:
             connection.refuse(f"no complete message within {FRAME_TIMEOUT:.0f} s")
+        self.operators.look()
         self._periods = 0 if self._clients else self._periods + 1
         if self._periods % IDLE_SAMPLES == 0:
             self._start_sample()
@@ -393,21 +407,16 @@ class Daemon:
                 self._leases.ask(connection, request)
                 return
             if request["op"] == "pods":
-                self._require_operator(connection)
+                self.operators.require(connection)
                 self._pods.ask(connection, request)
                 return
-            operation = {"set": self._set, "limit": self._limit, "run": self._run}[request["op"]]
-            answer = control.reply(**operation(connection, request))
+            if request["op"] != "run":
+                self.operators.answer(connection, request)
+                return
+            answer = control.reply(**self._run(connection, request))
         except control.ControlError as error:
             answer = control.refusal(error)
         connection.send(wire.ControlReply(answer))
-
-    def _require_operator(self, connection: ClientConnection) -> None:
-        if not connection.origin.operator:
-            raise control.ControlError(
-                f"only root or the scheduler's own user (uid {os.geteuid()}), outside of containers, may change "
-                "settings; status is open to everybody"
-            )
 
     def _ask_status(self, connection: ClientConnection) -> None:
         """Snapshots of a full node cost milliseconds: all who ask while one may not be taken yet share the next."""
@@ -435,41 +444,19 @@ class Daemon:
             connection.send(wire.ControlReply(answer))
             connection.continue_reading()
 
-    def _snapshot(self) -> dict[str, Any]:
-        return self._core.snapshot(self.now()).to_dict()
+    def holder_of(self, group: str) -> ClientConnection | None:
+        """The connection of the process that a run, a lease or a process outside of both is known by."""
+        kind, _, name = group.partition(":")
+        if kind == "run":
+            return self._run_owners.get(int(name))
+        if kind == "lease":
+            return self._leases.holder(name)
+        return next((connection for connection in self._clients.values() if connection.group == group), None)
 
-    def _set(self, connection: ClientConnection, request: control.Request) -> dict[str, Any]:
-        event = control.settings_change(self.now(), request)
-        self._require_operator(connection)
-        reason = self._core.why_unchanged(event)
-        if reason is not None:
-            raise control.ControlError(reason)
-        self.dispatch(event)
-        return {"settings": self._snapshot()["settings"]}
-
-    def legacy_setting(self, connection: ClientConnection, message: wire.Message) -> None:
-        """SET_TQ, SCHED_ON and SCHED_OFF from a control program: a setting without a reply."""
-        request: control.Request = {"op": "set"}
-        if isinstance(message, wire.SetTq):
-            request["quantum"] = message.seconds
-        else:
-            request["anti_thrash"] = isinstance(message, wire.SchedOn)
-        try:
-            self._set(connection, request)
-        except control.ControlError as error:
-            connection.refuse(f"{message.TYPE.name}: {error}")
-
-    def _limit(self, connection: ClientConnection, request: control.Request) -> dict[str, Any]:
-        target = control.target(request)
-        self._require_operator(connection)
-        group = self._group_of(target)
-        self.dispatch(control.limits_change(self.now(), group, request))
-        shown = (entry for entry in self._snapshot()["groups"] if entry["id"] == group)
-        return {"group": next(shown, {"id": group})}
-
-    def _group_of(self, target: control.Target) -> str:
-        if target.kind == "run" and target.value.isdecimal() and int(target.value) in self._runs:
-            return self.group_around(tuple(identity.ancestry(int(target.value))))
+    def group_of(self, target: control.Target) -> str:
+        """Whose quotas are meant; ``ControlError`` when nobody there is."""
+        if target.kind == "run":
+            return self._run_named(target)
         if target.kind == "lease":
             return self._leases.group_named(target.value)
         known_pod = self._pods.group_named(target.value) if target.kind == "pod" else None
@@ -481,6 +468,21 @@ class Daemon:
             if names.get(target.kind) == target.value:
                 return connection.group
         raise control.ControlError(f"there is no {target}; nvsharectl status shows who is there")
+
+    def _run_named(self, target: control.Target) -> str:
+        """A run by its number, a lease by its own, or either by its name where only one has it."""
+        if target.value.isdecimal() and int(target.value) in self._runs:
+            return self.group_around(tuple(identity.ancestry(int(target.value))))
+        known = self._core.snapshot(self.now()).to_dict()["groups"]
+        owners = [entry for entry in known if entry["id"].startswith(("run:", "lease:"))]
+        groups = [one["id"] for one in owners if target.value in (one["label"], one["id"].removeprefix("lease:"))]
+        if len(groups) > 1:
+            numbers = ", ".join(sorted(group.partition(":")[2] for group in groups)[:8])
+            raise control.ControlError(f"{len(groups)} are called {target.value}: name one by its number ({numbers})")
+        if not groups:
+            raise control.ControlError(f"there is no {target}; nvsharectl status shows who is there")
+        number = groups[0].removeprefix("run:")
+        return self.group_around(tuple(identity.ancestry(int(number)))) if number.isdecimal() else groups[0]
 
     def _run(self, connection: ClientConnection, request: control.Request) -> dict[str, Any]:
         """Open a group for the descendants of the caller; it lives as long as this connection."""
@@ -499,6 +501,7 @@ class Daemon:
         self._run_owners[pid] = connection
         self._runs[pid] = event.group
         self.dispatch(event)
+        self.operators.appeared(event.group)
         self.regroup(pid)
         around = self.group_around(tuple(identity.ancestry(pid)))
         inside = around.removeprefix("run:") if around != event.group else None
@@ -531,6 +534,8 @@ class Daemon:
 class _Stopped:
     """Stands in for the core while connections are closed at the end: nobody is left to be told anything."""
 
+    settings = Settings()
+
     def handle(self, event: events.Event) -> list[commands.Command]:
         return []
 
@@ -539,6 +544,9 @@ class _Stopped:
 
     def why_unchanged(self, event: events.SettingsChanged) -> str | None:
         return "the scheduler has stopped"
+
+    def has_group(self, name: str) -> bool:
+        return False
 
     def share(self, group: str, gpu: str) -> Share | None:
         return None

@@ -6,7 +6,9 @@ import heapq
 import itertools
 import queue
 import socket
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ from nvshare.daemon.server import Daemon
 from nvshare.gpu.cards import Card, ProcessMemory
 from nvshare.wire import messages as wire
 from nvshare.wire.codec import Decoder
+
+sys.path.insert(0, str(Path(__file__).parent))  # the helpers beside these tests
 
 GIB = 1 << 30
 GPUS = tuple(f"GPU-00000000-0000-0000-0000-{index:012d}" for index in range(2))
@@ -131,9 +135,9 @@ class GivenCards:
 class InMemory:
     """A daemon with the real core, and connections to it."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, settings: Settings = Settings(), **options: Any) -> None:  # noqa: B008 (frozen)
         self.loop = HandTurnedLoop()
-        self.core = Scheduler(Settings())
+        self.core = Scheduler(settings)
         self.daemon = Daemon(self.core, GivenCards(), self.loop, **options)  # type: ignore[arg-type]
         self._pair = socket.socketpair()
 
