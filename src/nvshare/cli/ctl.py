@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from nvshare.client.connection import Connection, RequestRefused, SchedulerError
 from nvshare.gpu import sim
 
 _PERIOD = 1.0  # seconds between two looks of --watch
+_WIDE = 1000  # columns of what is no terminal: one line per task, as programs that read it like it
 _ORIGINS = {
     "annotation": " (from its annotation {annotation}, which counts before what is set here)",
     "gpumem": " (from its nvshare.com/gpumem)",
@@ -33,7 +34,11 @@ _ON_OFF = {"on": True, "off": False}
 def _ask(socket: Path, op: str, **fields: Any) -> dict[str, Any]:
     """One request on a connection of its own; ends the command when it fails."""
     with _plain_refusals(), Connection(socket) as connection:
-        return connection.request(op, **fields)
+        answer = connection.request(op, **fields)
+    if answer.get("unkept") is not None:
+        said = f"in force, but not kept for a restart of the scheduler: {answer['unkept']}"
+        click.echo(f"[NVSHARE][WARN]: {said}", err=True)
+    return answer
 
 
 def _status(socket: Path) -> dict[str, Any]:
@@ -73,6 +78,9 @@ def main(
     nvsharectl set --pid 4711 --mem 4GiB --cores 30
     nvsharectl -T 30                     fixed quantum of 30 seconds
     nvsharectl -S off                    no turns at all
+    nvsharectl reset --all               as the scheduler was started
+
+    What is set here outlives a restart of the scheduler, until reset takes it back.
     """
     if socket is not None and node is not None:
         fail("--socket and --sim do not go together: choose one", 2)
@@ -113,7 +121,7 @@ def status(socket: Path, as_json: bool, watch: bool) -> None:
             if as_json:
                 click.echo(json.dumps(snapshot, indent=2))
             else:
-                Console().print(status_view(snapshot))
+                _console().print(status_view(snapshot))
         elif as_json:
             while True:
                 click.echo(json.dumps(_status(socket)))
@@ -124,9 +132,14 @@ def status(socket: Path, as_json: bool, watch: bool) -> None:
         pass
 
 
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
+
+
 def _watch(socket: Path) -> None:
     _status(socket)  # a scheduler that is not there is an error at first, later only news
-    console = Console()
+    console = _console()
     with Live(console=console, auto_refresh=False) if console.is_terminal else contextlib.nullcontext() as live:
         while True:
             try:
@@ -142,12 +155,24 @@ def _watch(socket: Path) -> None:
             time.sleep(_PERIOD)
 
 
+_TARGETS = ("client", "pid", "pod", "run")
+
+
+def _whose(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that name a group."""
+    for option in (
+        click.option("--run", metavar="RUN", help="Whose quota: this `nvshare run` or lease, by number or name."),
+        click.option("--pod", metavar="NAMESPACE/NAME", help="Whose quota: this pod."),
+        click.option("--pid", type=int, help="Whose quota: the group of this process."),
+        click.option("--client", metavar="ID", help="Whose quota: the group of this client (16 hex digits)."),
+    ):
+        command = option(command)
+    return command
+
+
 @main.command("set")
 @click.option("--mode", type=click.Choice(config.MODES), help="How tasks share a card.")
-@click.option("--client", metavar="ID", help="Whose quota: the group of this client (16 hex digits).")
-@click.option("--pid", type=int, help="Whose quota: the group of this process.")
-@click.option("--pod", metavar="NAMESPACE/NAME", help="Whose quota: this pod.")
-@click.option("--run", metavar="ID", help="Whose quota: this `nvshare run`.")
+@_whose
 @click.option("--mem", metavar="SIZE", help="Memory quota, e.g. 4GiB, or none.")
 @click.option("--cores", metavar="PERCENT", help="Compute quota in percent of one GPU, 1 to 99; 100 or none: no quota.")
 @click.option("--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks.")
@@ -159,8 +184,9 @@ def set_command(socket: Path, /, mode: str | None, **options: Any) -> None:
     nvsharectl set --mode concurrent
     nvsharectl set --pod default/notebook-3 --mem 4GiB --cores 30
     nvsharectl set --run 4711 --mem none
+    nvsharectl set --run trial-7 --priority high
     """
-    targets = {name: options[name] for name in ("client", "pid", "pod", "run") if options[name] is not None}
+    targets = {name: options[name] for name in _TARGETS if options[name] is not None}
     limits = _limits(options["mem"], options["cores"], options["priority"])
     if len(targets) > 1 or bool(targets) != bool(limits) or not (mode or limits):
         fail("give --mode, or one of --client, --pid, --pod, --run together with any of --mem, --cores, --priority", 2)
@@ -168,6 +194,30 @@ def set_command(socket: Path, /, mode: str | None, **options: Any) -> None:
         click.echo(_describe_group(_ask(socket, "limit", target=targets, **limits)["group"]))
     if mode:
         click.echo(describe_settings(_ask(socket, "set", mode=mode)["settings"]))
+
+
+@main.command()
+@_whose
+@click.option("--settings", is_flag=True, help="Mode, quantum and anti-thrash: as the scheduler was started.")
+@click.option("--all", "everything", is_flag=True, help="These, and the quotas of everybody.")
+@click.pass_obj
+def reset(socket: Path, /, settings: bool, everything: bool, **options: Any) -> None:
+    """Take back what was set with nvsharectl: the quotas of one group, the settings, or all of it.
+
+    \b
+    nvsharectl reset --pid 4711
+    nvsharectl reset --settings
+    nvsharectl reset --all
+    """
+    targets = {name: options[name] for name in _TARGETS if options[name] is not None}
+    if len(targets) + settings + everything != 1:
+        fail("give --settings, --all, or one of --client, --pid, --pod, --run", 2)
+    asked = {"target": targets} if targets else {"scope": "settings" if settings else "everything"}
+    answer = _ask(socket, "reset", **asked)
+    if "settings" in answer:
+        click.echo(describe_settings(answer["settings"]))
+    for group in answer["groups"]:
+        click.echo(_describe_group(group) if "priority" in group else f"{group['id']}: not here, forgotten")
 
 
 def _limits(mem: str | None, cores: str | None, priority: str | None) -> dict[str, Any]:
