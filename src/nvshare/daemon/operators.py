@@ -36,11 +36,11 @@ _NAMELESS = "its process cannot be told from later ones (it is in a pid namespac
 class _Entry:
     kept: kept.KeptGroup
     away_since: float | None = None  # None: it was there at the last look
-    restored: bool = False  # it is from before the restart, and not there yet
+    untold: bool = False  # it is from before the restart, and the log has not said so yet
+    awaited: bool = False  # it is from before the restart, and its holder has not come back yet
 
-    @property
-    def line(self) -> str:
-        return kept.line(self.kept)
+    def __post_init__(self) -> None:
+        self.line = kept.line(self.kept)  # made once: what is kept is compared every second
 
 
 class OperatorDesk:
@@ -196,7 +196,7 @@ class OperatorDesk:
             elif entry.owner is not None and not self._lives(entry.owner):
                 _LOG.info("Forgot what was set for %s (%s): its process is gone", entry.group, entry.quotas)
             elif len(self._groups) < MAX_KEPT:
-                self._groups[entry.group] = _Entry(entry, away_since=self._daemon.now(), restored=True)
+                self._groups[entry.group] = _Entry(entry, away_since=self._daemon.now(), untold=True, awaited=True)
         self._lines = [kept.line(entry) for entry in entries]
         self._save()
 
@@ -225,7 +225,7 @@ class OperatorDesk:
         awaited = [
             entry.kept
             for entry in self._groups.values()
-            if entry.restored and entry.kept.group.startswith("run:") and entry.kept.owner is not None
+            if entry.awaited and entry.kept.group.startswith("run:") and entry.kept.owner is not None
         ]
         self._awaits_runs = bool(awaited)
         return {one.owner.pid: one.group for one in awaited if one.owner is not None and self._lives(one.owner)}
@@ -243,8 +243,10 @@ class OperatorDesk:
             return
         entry.away_since = None
         self._daemon.dispatch(entry.kept.quotas.change(self._daemon.now(), group))
-        if entry.restored:
-            entry.restored = False
+        if holder is not None:
+            entry.awaited = False
+        if entry.untold:
+            entry.untold = False
             said = "Kept from before the restart for %s: %s (set with nvsharectl; nvsharectl reset takes it back)"
             _LOG.info(said, group, entry.kept.quotas)
 

@@ -501,7 +501,7 @@ class Daemon:
         self._run_owners[pid] = connection
         self._runs[pid] = event.group
         self.dispatch(event)
-        self.operators.appeared(event.group)
+        self.operators.appeared(event.group, pid)
         self.regroup(pid)
         around = self.group_around(tuple(identity.ancestry(pid)))
         inside = around.removeprefix("run:") if around != event.group else None

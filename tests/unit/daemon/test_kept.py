@@ -321,20 +321,20 @@ def test_pod_that_stays_away_is_forgotten_after_a_while(start, file):
 
 
 def test_quota_of_a_run_holds_for_its_processes_before_the_run_itself_is_back(start, monkeypatch):
-    # GIVEN a run of this process, with a task below it
-    child, grandchild = ME, 4_000_001
-    monkeypatch.setattr(identity, "ancestry", lambda pid: iter([pid, ME, 1] if pid == grandchild else [pid, 1]))
+    # GIVEN a run of this process, with two tasks below it
+    below = (4_000_001, 4_000_002)
+    monkeypatch.setattr(identity, "ancestry", lambda pid: iter([pid, ME, 1] if pid in below else [pid, 1]))
     machine = start()
-    machine.connect(child).tell(op="run", label="trial")
-    machine.task(grandchild, None)
+    machine.connect(ME).tell(op="run", label="trial")
+    machine.task(below[0], None)
     machine.ask(op="limit", target={"run": "trial"}, mem=GIB)
-    # WHEN the task is faster than the run THEN it is in it already, and stays connected when the run is back
+    # WHEN they are faster than the run THEN they are in it already, and stay connected when the run is back
     again = start()
-    task = again.task(grandchild, None)
-    assert task.said(wire.UpdateLimit)[-1].mem_limit == GIB
-    again.connect(child).tell(op="run", label="trial", mem=4 * GIB)
-    assert not task.connection.closed
-    assert again.group(f"run:{ME}").mem_limit == GIB
+    tasks = [again.task(pid, None) for pid in below]
+    assert [task.said(wire.UpdateLimit)[-1].mem_limit for task in tasks] == [GIB, GIB]
+    again.connect(ME).tell(op="run", label="trial", mem=4 * GIB)
+    assert not any(task.connection.closed for task in tasks)
+    assert (again.group(f"run:{ME}").mem_limit, len(again.group(f"run:{ME}").clients)) == (GIB, 2)
 
 
 def test_quota_of_a_lease_is_its_holders_whoever_claims_its_id(start):
