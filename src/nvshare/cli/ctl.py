@@ -214,7 +214,7 @@ def reset(socket: Path, /, settings: bool, everything: bool, **options: Any) -> 
         fail("give --settings, --all, or one of --client, --pid, --pod, --run", 2)
     asked = {"target": targets} if targets else {"scope": "settings" if settings else "everything"}
     answer = _ask(socket, "reset", **asked)
-    if "settings" in answer:
+    if not targets:
         click.echo(describe_settings(answer["settings"]))
     for group in answer["groups"]:
         click.echo(_describe_group(group) if "priority" in group else f"{group['id']}: not here, forgotten")

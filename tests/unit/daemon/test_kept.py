@@ -131,6 +131,9 @@ class Machine(Node):
         """An operator's request, and its answer when that has been written down."""
         operator = self.connect()
         operator.tell(**request)
+        return self.answer(operator)
+
+    def answer(self, operator):
         self.loop.advance(0.0)
         while not operator.said():
             self.loop.run_next_from_thread()
@@ -400,6 +403,17 @@ class TestReset:
         assert machine.core.settings.mode is Mode.AUTO
         assert machine.group(f"pod:{UID}").core_limit == 100
         assert len(file.read_text().splitlines()) == 1
+
+    def test_of_many_is_done_a_few_at_a_time(self, machine):
+        for pid in range(100, 120):
+            machine.task(pid, f"{pid:032x}", pod_name=f"pod-{pid}", pod_namespace="default")
+            machine.ask(op="limit", target={"pod": f"default/pod-{pid}"}, cores=30)
+        operator = machine.connect()
+        operator.tell(op="reset", scope="everything")
+        left = sum(group.core_limit_from == "operator" for group in machine.groups().values())
+        assert left == 22 - operators.PER_STEP
+        assert len(machine.answer(operator)["groups"]) == 22
+        assert not any(group.core_limit_from == "operator" for group in machine.groups().values())
 
     def test_of_everything_forgets_who_is_not_there(self, machine, start, file):
         again = start()
