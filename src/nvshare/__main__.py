@@ -1,3 +1,3 @@
-from nvshare.cli.main import main
+from nvshare.cli.entry import nvshare
 
-main()
+nvshare()

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from nvshare import config
-from nvshare.cli.options import INTERRUPTED, SIZE, PlainGroup, fail, only
+from nvshare.cli.interrupts import INTERRUPTED, ended_by
+from nvshare.cli.options import SIZE, PlainGroup, fail, only
 from nvshare.cli.results import HTML, JSON, require_apart, say, write, write_json
 from nvshare.client.connection import SchedulerError
 from nvshare.gpu.cards import NoCards
@@ -103,22 +104,16 @@ def plain_errors(advised_node: str = "2xT4", modelled: bool = True) -> Iterator[
 
     A polite kill, or the end of the terminal, ends us as cleanly as Ctrl-C.
     """
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    except NoCards as error:
-        or_computed = f" or --model {advised_node} (computed)" if modelled else ""
-        fail(f"{error}. Without a GPU use --sim {advised_node} (simulated){or_computed}", 2)
-    except _OUTSIDE as error:
-        fail(str(error), 1)
-    except KeyboardInterrupt:
-        fail("interrupted; nothing was left running", INTERRUPTED)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with ended_by(signal.SIGTERM, signal.SIGHUP):
+        try:
+            yield
+        except NoCards as error:
+            or_computed = f" or --model {advised_node} (computed)" if modelled else ""
+            fail(f"{error}. Without a GPU use --sim {advised_node} (simulated){or_computed}", 2)
+        except _OUTSIDE as error:
+            fail(str(error), 1)
+        except KeyboardInterrupt:
+            fail("interrupted; nothing was left running", INTERRUPTED)
 
 
 def _simulated_rows(

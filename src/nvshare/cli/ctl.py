@@ -115,21 +115,18 @@ def status(socket: Path, as_json: bool, watch: bool) -> None:
     nvsharectl status --watch
     nvsharectl --sim 2xT4 status --json
     """
-    try:
-        if not watch:
-            snapshot = _status(socket)
-            if as_json:
-                click.echo(json.dumps(snapshot, indent=2))
-            else:
-                _console().print(status_view(snapshot))
-        elif as_json:
-            while True:
-                click.echo(json.dumps(_status(socket)))
-                time.sleep(_PERIOD)
+    if not watch:
+        snapshot = _status(socket)
+        if as_json:
+            click.echo(json.dumps(snapshot, indent=2))
         else:
-            _watch(socket)
-    except KeyboardInterrupt:
-        pass
+            _console().print(status_view(snapshot))
+    elif as_json:
+        while True:
+            click.echo(json.dumps(_status(socket)))
+            time.sleep(_PERIOD)
+    else:
+        _watch(socket)
 
 
 def _console() -> Console:

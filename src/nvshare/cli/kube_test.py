@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from nvshare import __version__, config
-from nvshare.cli.options import INTERRUPTED, SIZE, PlainCommand, Seconds, fail, uninterrupted
+from nvshare.cli.interrupts import INTERRUPTED, ended_by, uninterrupted
+from nvshare.cli.options import SIZE, PlainCommand, Seconds, fail
 from nvshare.cli.results import HTML, JSON, require_apart, say, write
 from nvshare.lab.kube_test.kubectl import Kubectl, KubectlFailed
 from nvshare.lab.kube_test.plan import LEAST_LIMIT, Request
@@ -123,15 +124,13 @@ def _require_one_kind(serial: bool, baseline: bool, mem: int | None, dynamic: bo
 @contextlib.contextmanager
 def _plain_errors() -> Iterator[None]:
     """What is wrong outside of us is one line; a polite kill ends us as cleanly as Ctrl-C."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except (KubectlFailed, TestFailed, NoBaseline) as error:
-        fail(str(error), 2)
-    except KeyboardInterrupt:
-        fail("interrupted; its pods are gone", INTERRUPTED)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with ended_by(signal.SIGTERM, signal.SIGHUP):
+        try:
+            yield
+        except (KubectlFailed, TestFailed, NoBaseline) as error:
+            fail(str(error), 2)
+        except KeyboardInterrupt:
+            fail("interrupted; its pods are gone", INTERRUPTED)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from nvshare.cli.options import SIZE, SPEED, PlainCommand, Seconds, fail
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
 from nvshare.launch.errors import LaunchError, NoGpu, WrongDevice
-from nvshare.launch.fleet import Fleet, Job, Result, Terms, jobs_for
+from nvshare.launch.fleet import STOPPED, Fleet, Job, Result, Terms, jobs_for
 from nvshare.launch.journal import Journal, read_jobs
 from nvshare.launch.leasing import Site, wish_for
 from nvshare.launch.orders import GRACE, Wish
@@ -246,7 +246,7 @@ def _name_failures(results: list[Result], fleet: Fleet, place: Place) -> None:
     late = [result for result in results if result.timed_out]
     if late and not any(result.pid for result in results) and not fleet.running():
         click.echo(f"{DEADLOCK}: {late[0].error}; {_holders(place)}")
-    elif results and all(not result.pid for result in results):
+    elif results and all(not result.pid and result.error != STOPPED for result in results):
         click.echo(f"{FAILED}: {results[0].error}")
 
 
@@ -262,13 +262,15 @@ def _holders(place: Place) -> str:
 
 def _summarise(results: list[Result], total: int, seconds: float) -> None:
     for result in sorted(results, key=lambda result: result.job.number):
-        if not result.ok:
+        if not result.ok and result.error != STOPPED:
             how = f"signal {signal.Signals(result.signal).name}" if result.signal else f"exit code {result.code}"
             reason = f"{result.error} ({how})" if result.error and result.pid else result.error or how
             click.echo(f"job {result.job.number} (worker {result.worker}): {reason}", err=True)
     passed = sum(result.ok for result in results)
-    missing = f", Not run: {total - len(results)}" if len(results) < total else ""
-    click.echo(f"Total: {total}, Pass: {passed}, Fail: {len(results) - passed}{missing}, {seconds:.1f} s")
+    stopped = sum(result.error == STOPPED for result in results)
+    counts = {"Stopped": stopped, "Not run": total - len(results)}
+    others = "".join(f", {name}: {count}" for name, count in counts.items() if count)
+    click.echo(f"Total: {total}, Pass: {passed}, Fail: {len(results) - passed - stopped}{others}, {seconds:.1f} s")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ import importlib
 import click
 
 from nvshare import __version__
-from nvshare.cli.options import PlainGroup, uninterrupted
+from nvshare.cli.interrupts import uninterrupted
+from nvshare.cli.options import PlainGroup
 
 SUBCOMMANDS = {
     "run": "run a command with its GPU shared",

@@ -8,15 +8,15 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from nvshare import config
+from nvshare.cli.interrupts import INTERRUPTED, ended_by
 
-INTERRUPTED = 130  # exit code: 128 and the number of SIGINT
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # what a full or broken output answers
 _HELP_ASKED_FOR = getattr(click.exceptions, "NoArgsIsHelpError", ())  # in newer releases of click only
 
@@ -139,7 +139,8 @@ class PlainCommand(click.Command):
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
         try:
-            code = super().main(args, prog_name, complete_var, False, **extra)
+            with ended_by(signal.SIGINT):
+                code = super().main(args, prog_name, complete_var, False, **extra)
         except _HELP_ASKED_FOR as asked:
             asked.show()
             raise SystemExit(asked.exit_code) from None
@@ -190,16 +191,6 @@ def _give_up_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ctrl-C and a polite kill count only afterwards: in the middle of an import they come out as any error or none."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class PlainGroup(PlainCommand, click.Group):

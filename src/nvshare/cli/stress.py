@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import signal
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -14,6 +13,7 @@ from typing import NoReturn
 import click
 
 from nvshare import config
+from nvshare.cli.interrupts import INTERRUPTED, ended_by
 from nvshare.cli.launch import where
 from nvshare.cli.options import SPEED, PlainCommand, ResultFile, Seconds, fail
 from nvshare.cli.results import HTML, JSON, require_apart, say, write
@@ -22,7 +22,8 @@ from nvshare.gpu import sim
 from nvshare.lab.stress.meter import gpu_log as logged
 from nvshare.lab.stress.meter import meter_of, source_of
 from nvshare.lab.stress.run import Plan, Report, Watchers, carry_out_plan
-from nvshare.lab.stress.scene import Scene
+from nvshare.lab.stress.scene import Scene, eventually
+from nvshare.lab.stress.scratch import scratch
 from nvshare.launch.errors import LaunchError, NoGpu
 from nvshare.launch.place import Cards, Place, find_cards
 from nvshare.launch.supervised import Supervised
@@ -31,6 +32,7 @@ from nvshare.launch.visible import BadChoice, choose
 PASSED, FAILED, SKIPPED = 0, 1, 77
 _PERCENT = click.FloatRange(0, 100)
 _MIB = 1 << 20
+_ENDING = 20.0  # seconds that workers have to be gone after Ctrl-C
 
 
 @click.command(cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -95,13 +97,14 @@ def command(
         min_success,
         min_launch,
     )
-    directory = Path(tempfile.mkdtemp(prefix="nvshare-stress-"))
     try:
-        report = _carry_out(plan, Scene(place, cards, meter_of(place), directory), gpu_log, verbose)
+        with scratch("nvshare-stress-") as directory:
+            scene = Scene(place, cards, meter_of(place), directory)
+            with _waiting_for(scene):
+                report = _carry_out(plan, scene, gpu_log, verbose)
     except (LaunchError, SchedulerError, sim.SimError) as error:
         fail(str(error), 2)
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
         if cleanup:
             _clean_up(place, cards, made=place.simulated is not None and place.simulated not in was_up)
     written = write("stress", source_of(place), report.to_dict(), json_path, html_path)
@@ -157,6 +160,18 @@ def _carry_out(plan: Plan, scene: Scene, gpu_log: Path | None, verbose: bool) ->
         return carry_out_plan(title, plan, scene, watchers)
     with logged(gpu_log, scene.meter, scene.cards.all):
         return carry_out_plan(title, plan, scene, watchers)
+
+
+@contextlib.contextmanager
+def _waiting_for(scene: Scene) -> Iterator[None]:
+    """Who is interrupted waits until its workers are gone, and says so."""
+    with ended_by(signal.SIGTERM, signal.SIGHUP):
+        try:
+            yield
+        except KeyboardInterrupt:
+            gone = eventually(lambda: not scene.processes(), _ENDING)
+            left = "" if gone else f"; still there: processes {', '.join(map(str, sorted(scene.processes())))}"
+            fail(f"interrupted; waited for its workers to end{left}", INTERRUPTED)
 
 
 def _show(report: Report) -> None:

@@ -58,11 +58,13 @@ def serve(
     ready: Callable[[], None] = lambda: None,
     pod_of: Callable[[int], str | None] | None = None,
 ) -> None:
-    """Run a scheduler until SIGTERM, SIGINT or idleness. ``exclusive.Unavailable`` when it may not start.
+    """Run a scheduler until SIGTERM, idleness or SIGINT (KeyboardInterrupt, when all is closed).
+    ``exclusive.Unavailable`` when it may not start.
 
     ``pod_of`` says which pod a process is in; None: the kernel does.
     """
-    asyncio.run(_serve(config, place, source, ready, pod_of))
+    if asyncio.run(_serve(config, place, source, ready, pod_of)) == signal.SIGINT:
+        raise KeyboardInterrupt
 
 
 async def _serve(
@@ -71,7 +73,8 @@ async def _serve(
     source: CardSource,
     ready: Callable[[], None],
     pod_of: Callable[[int], str | None] | None,
-) -> None:
+) -> int | None:
+    """The signal that ended it."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_report)
     claims = GpuClaims(card.uuid for card in source.cards())
@@ -98,31 +101,34 @@ async def _serve(
             server = await loop.create_unix_server(lambda: ClientConnection(daemon), sock=listener)
             gc.freeze()  # what lives until the end need not be looked at again
             ready()
-            told = await _until_told(loop, daemon, place.idle_exit)
+            told_by = await _until_told(loop, daemon, place.idle_exit)
             server.close()
-            daemon.close(needed_no_more=not told)
+            daemon.close(needed_no_more=told_by is None)
         finally:
             remove_own(place.socket, listener, inode)
     finally:
         claims.close(loop)
     _LOG.info("Scheduler stopped; tasks go on by themselves")
+    return told_by
 
 
-async def _until_told(loop: asyncio.AbstractEventLoop, daemon: Daemon, idle_exit: float) -> bool:
-    """False: nobody told it to end, there was nobody left."""
-    told = asyncio.Event()
+async def _until_told(loop: asyncio.AbstractEventLoop, daemon: Daemon, idle_exit: float) -> int | None:
+    """The signal that told it to end; None: nobody needs it any more."""
+    told: asyncio.Future[int] = loop.create_future()
+
+    def tell(number: int) -> None:
+        if not told.done():
+            told.set_result(number)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    while not told.is_set():
+        loop.add_signal_handler(number, tell, number)
+    while not told.done():
         left = idle_exit - daemon.idle_for() if idle_exit else None
         if left is not None and left <= 0:
             _LOG.info("No connection for %g seconds, ending", idle_exit)
-            return False
-        try:
-            await asyncio.wait_for(told.wait(), left)
-        except asyncio.TimeoutError:  # not the builtin one before Python 3.11
-            continue
-    return True
+            return None
+        await asyncio.wait([told], timeout=left)
+    return told.result()
 
 
 def _affordable_connections() -> int:

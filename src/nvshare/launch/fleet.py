@@ -58,6 +58,7 @@ class Terms:
     log_directory: Path | None = None
 
 
+STOPPED = "the launch was stopped"  # why jobs end with it
 Watcher = Callable[[int, Supervised], None]  # worker number and what was just started in a granted lease
 
 
@@ -80,12 +81,13 @@ class Fleet:
         self._started = started
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a second signal may come while the first is told to the workers
         self._running: dict[int, Supervised] = {}
         self._stopped = threading.Event()
 
     def run(self, jobs: Iterable[Job], done: Callable[[Result], None] = lambda result: None) -> list[Result]:
-        """All jobs; ``done`` is called for each as it ends, in this thread. Stopped: those that had begun."""
+        """All jobs; ``done`` is called for each as it ends, in this thread. Stopped: those that had begun.
+        Whatever ends this, the workers have ended before."""
         wanted = list(jobs)
         for job in wanted:
             self._jobs.put(job)
@@ -94,10 +96,15 @@ class Fleet:
         for thread in threads:
             thread.start()
         results: list[Result] = []
-        while len(results) < len(wanted) and any(thread.is_alive() for thread in threads):
-            self._collect(results, done, 0.1)
-        for thread in threads:
-            thread.join()
+        try:
+            while len(results) < len(wanted) and any(thread.is_alive() for thread in threads):
+                self._collect(results, done, 0.1)
+        except BaseException:  # whatever it is: no worker outlives us
+            self.stop()
+            raise
+        finally:
+            for thread in threads:
+                thread.join()
         while self._collect(results, done, 0.0):
             pass
         return results
@@ -117,7 +124,7 @@ class Fleet:
         with self._lock:
             running = list(self._running.values())
         for process in running:
-            process.end("the launch was stopped")
+            process.end(STOPPED)
 
     def running(self) -> int:
         """Workers that have their lease and run."""
@@ -144,7 +151,7 @@ class Fleet:
         with self._lock:
             self._running[worker] = process
         if self._stopped.is_set():
-            process.end("the launch was stopped")
+            process.end(STOPPED)
         try:
             granted = process.wait_granted()
             began = time.monotonic()

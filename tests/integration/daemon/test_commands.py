@@ -78,7 +78,7 @@ class TestNvsharectl:
         assert json.loads(process.stdout.readline())["gpus"]
         process.send_signal(signal.SIGINT)
         code, _, err = finish(process)
-        assert (code, err) == (0, "")
+        assert (code, err) == (130, "")
 
     def test_watch_into_a_pipe_is_one_picture_below_the_other(self, scheduler):
         process = command("nvshare.cli.ctl", "status", "--watch", NVSHARE_SOCK=str(scheduler.socket))
@@ -86,7 +86,7 @@ class TestNvsharectl:
         while pictures < 2:
             pictures += "GPU-" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert finish(process)[0] == 0
+        assert finish(process)[0] == 130
 
     @pytest.mark.parametrize(
         ("arguments", "key", "value"),

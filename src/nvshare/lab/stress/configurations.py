@@ -16,6 +16,7 @@ from nvshare.lab.stress.scene import Scene
 from nvshare.launch.orders import with_package
 
 _TIMEOUT = 120.0
+_GRACE = 15.0  # seconds that a launch has to end its workers
 _MIB = 1 << 20
 _QUOTA = 128 * _MIB
 Report = dict[str, Any]
@@ -139,20 +140,11 @@ def _run(scene: Scene, configuration: Configuration, directory: Path) -> str:
     directory.mkdir()
     try:
         probe = (sys.executable, "-m", "nvshare.lab.stress.probe", str(directory), str(configuration.workers))
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "nvshare.cli.main", "launch"),
-                *configuration.options,
-                *("--workers", str(configuration.workers)),
-                *("--", *(configuration.command or probe)),
-            ],
-            env=config.child_environment(
+        done = _launch(
+            [*configuration.options, "--workers", str(configuration.workers), "--", *(configuration.command or probe)],
+            config.child_environment(
                 {**scene.place.variables, **scene.marked, **with_package(), **configuration.variables}
             ),
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT,
-            check=False,
         )
         reports = [json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))]
     except subprocess.TimeoutExpired:
@@ -160,6 +152,29 @@ def _run(scene: Scene, configuration: Configuration, directory: Path) -> str:
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     return _judge(configuration, done, reports)
+
+
+def _launch(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """``nvshare launch``; when it takes too long or we are to end, it ends its workers first."""
+    command = [sys.executable, "-m", "nvshare.cli.main", "launch", *arguments]
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C reaches us alone; we end it
+    ) as launcher:
+        try:
+            out, err = launcher.communicate(timeout=_TIMEOUT)
+        except BaseException:
+            launcher.terminate()
+            try:
+                launcher.communicate(timeout=_GRACE)
+            except subprocess.TimeoutExpired:
+                launcher.kill()  # its supervisors end the rest
+            raise
+    return subprocess.CompletedProcess(command, launcher.returncode, out, err)
 
 
 def _judge(configuration: Configuration, done: subprocess.CompletedProcess[str], reports: list[Report]) -> str:
