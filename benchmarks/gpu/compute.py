@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from spine import ROOT, Scheduler, describe
+from spine import ROOT, Scheduler
 
 _LOG_LINES = 200
 
@@ -28,10 +28,9 @@ def bench(arguments: argparse.Namespace, scheduler: Scheduler) -> int:
     return subprocess.run(command, env={**os.environ, **scheduler.env}, check=False).returncode
 
 
-def add_machine(path: Path, log: list[str]) -> None:
-    """The card and its driver, and what the scheduler said last, beside the rows."""
+def add_log(path: Path, log: list[str]) -> None:
+    """What the scheduler said last, beside the rows."""
     content = json.loads(path.read_text())
-    content["machine"] |= describe()
     content["scheduler_log"] = log
     path.write_text(json.dumps(content, indent=1) + "\n")
 
@@ -51,7 +50,7 @@ def main() -> int:
             scheduler.stop()
             log = (Path(directory) / "scheduler.log").read_text().splitlines()[-_LOG_LINES:]
     if arguments.json and arguments.json.exists():
-        add_machine(arguments.json, log)
+        add_log(arguments.json, log)
     return code
 
 

@@ -234,15 +234,6 @@ def restart(scheduler: Scheduler, rounds: int) -> list[dict[str, Any]]:
 TESTS = {"alone": alone, "together": together, "quota": quota, "restart": restart}
 
 
-def describe() -> dict[str, Any]:
-    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-    return {
-        "gpu": subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip(),
-        "python": sys.version.split()[0],
-        "date": time.strftime("%Y-%m-%d"),
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(TESTS), help="which tests, comma separated (default: all)")
@@ -264,7 +255,9 @@ def main() -> int:
         finally:
             scheduler.stop()
         log = (Path(directory) / "scheduler.log").read_text()
-    result = {"machine": describe(), "rows": rows, "scheduler_log": log.splitlines()[-200:]}
+    from nvshare.lab.machine import conditions, source_of_cards
+
+    result = {**conditions(source_of_cards()), "rows": rows, "scheduler_log": log.splitlines()[-200:]}
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1))
     print(json.dumps(result["machine"]))

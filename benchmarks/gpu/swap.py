@@ -28,12 +28,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spine import ROOT, Scheduler, Worker, describe
+from spine import ROOT, Scheduler, Worker
 
 from nvshare import native
 from nvshare.client.connection import Connection
 from nvshare.lab.linkspeed import LinkSpeed
 from nvshare.lab.linkspeed import measure as measure_link
+from nvshare.lab.machine import conditions, source_of_cards
 from nvshare.lab.switches import Switch, SwitchWatch
 
 GIB = 1 << 30
@@ -331,10 +332,10 @@ def solo_speeds(native_worker: Worker) -> dict[float, float]:
 class Report:
     """Rows as they come: printed, and written with all before them."""
 
-    def __init__(self, path: Path | None, directory: Path, machine: dict[str, Any]) -> None:
+    def __init__(self, path: Path | None, directory: Path, about: dict[str, Any]) -> None:
         self._path = path
         self._directory = directory
-        self._result: dict[str, Any] = {"machine": machine}
+        self._result: dict[str, Any] = about
         self._began = time.monotonic()
         self.rows: list[Row] = []
 
@@ -393,7 +394,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the results here")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
-        report = Report(arguments.json, Path(directory), describe())
+        report = Report(arguments.json, Path(directory), conditions(source_of_cards()))
         alone = Worker({})
         stack.callback(alone.stop)
         subprocess.run(["make", "-C", str(ROOT), "native"], check=True, stdout=subprocess.DEVNULL)

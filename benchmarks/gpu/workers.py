@@ -23,11 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spine import ROOT, Scheduler, describe
+from spine import ROOT, Scheduler
 
 from nvshare.gpu import sim
 from nvshare.lab.compute.kinds import ADD, KINDS, MATMUL
 from nvshare.lab.compute.worker import KITS, timed, work
+from nvshare.lab.machine import conditions
 from nvshare.launch import GpuPool, check
 
 WORKERS, CORES, MEMORY = 4, 20, "8GiB"
@@ -171,12 +172,12 @@ def main() -> int:
             began = time.monotonic()
             rows += TESTS[name](options)
             print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
-    machine = {"gpu": f"simulated {arguments.sim}"} if arguments.sim else describe()
     for row in rows:
         details = ", ".join(f"{key} {value}" for key, value in row.items() if key not in {"test", "ok"})
         print(f"{'ok  ' if row['ok'] else 'FAIL'} {row['test']}: {details}")
     if arguments.json:
-        content = {"simulated": bool(arguments.sim), "machine": machine, "rows": rows}
+        content = {"node": f"simulated {arguments.sim}"} if arguments.sim else {}
+        content = conditions("simulated" if arguments.sim else "gpu", {**content, "rows": rows})
         arguments.json.write_text(json.dumps(content, indent=1) + "\n")
     return 0 if all(row["ok"] for row in rows) else 1
 

@@ -42,16 +42,16 @@ def is_stopped(pid: int) -> bool:
     return _stat(pid)[:1] in ([b"T"], [b"t"])
 
 
-def kill(pid: int, patience: float) -> bool:
-    """SIGKILL, and wait until all of it is gone; False when that takes too long. A process whose first thread is dead
-    may have others that still hold its files and sockets."""
+def kill(pid: int, patience: float, number: int = signal.SIGKILL) -> bool:
+    """Send it a signal, and wait until all of it is gone; False when that takes too long. A process whose first thread
+    is dead may have others that still hold its files and sockets."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            signal.pidfd_send_signal(descriptor, number)
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         return bool(poll.poll(patience * 1000))

@@ -38,6 +38,8 @@ from quota import drift, quota  # noqa: E402
 from ranks import ranks  # noqa: E402
 from switching import switching  # noqa: E402
 
+from nvshare.lab.machine import conditions, source_of_cards  # noqa: E402
+
 Row = dict[str, Any]
 PARTS: dict[str, Callable[[list[str], Path, int], Iterator[Row]]] = {
     "switching": switching,
@@ -51,17 +53,6 @@ PARTS: dict[str, Callable[[list[str], Path, int], Iterator[Row]]] = {
 ALWAYS_SHOWN = ("test", "ok")
 
 
-def machine() -> dict[str, Any]:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    return {
-        "gpu": pynvml.nvmlDeviceGetName(handle),
-        "driver": pynvml.nvmlSystemGetDriverVersion(),
-        "cuda": pynvml.nvmlSystemGetCudaDriverVersion(),
-        "python": sys.version.split()[0],
-        "date": time.strftime("%Y-%m-%d"),
-    }
-
-
 class Report:
     """Rows as they come: printed, and merged into the file, so that a run that is cut short keeps what it found."""
 
@@ -70,7 +61,7 @@ class Report:
         self._rows: dict[str, Row] = {}
         if path is not None and path.exists():
             self._rows = {row["test"]: row for row in json.loads(path.read_text())["rows"]}
-        self._machine = machine()
+        self._about = conditions(source_of_cards())
         self._began = time.monotonic()
         self.ok = True
 
@@ -81,7 +72,7 @@ class Report:
         elapsed = time.monotonic() - self._began
         print(f"[{elapsed:5.0f} s] {'ok  ' if row['ok'] else 'FAIL'} {row['test']}: {details}", flush=True)
         if self._path is not None:
-            whole = {"machine": self._machine, "rows": list(self._rows.values())}
+            whole = {**self._about, "rows": list(self._rows.values())}
             self._path.write_text(json.dumps(whole, indent=1) + "\n")
 
 

@@ -233,7 +233,8 @@ def mission_command(
     with plain_errors():
         parts = _parts(shorten or 1.0)
         if spec is None:
-            title, rows = _plain_rows(ProcessBackend(places.real()), parts, chosen, None)
+            with places.real() as place:
+                title, rows = _plain_rows(ProcessBackend(place), parts, chosen, None)
         else:
             gpus, plain = parse_node(spec)
             profile = plain.scaled(**scale) if scale else plain
@@ -275,9 +276,9 @@ class _Declared:
 def _declared_card(model_spec: str | None, sim_spec: str | None, speed: float, card_memory: int) -> Iterator[_Declared]:
     spec = _one_of(model_spec, sim_spec)
     if spec is None:
-        place = places.real(card_memory)
-        backend = ProcessBackend(place)
-        yield _Declared(backend, linkspeed.measure(place.plain_environment()), eviction.calibrate(backend))
+        with places.real(card_memory) as place:
+            backend = ProcessBackend(place)
+            yield _Declared(backend, linkspeed.measure(place.plain_environment()), eviction.calibrate(backend))
         return
     gpus, profile = parse_node(spec)
     room = profile.memory_bytes - 4 * profile.context_bytes

@@ -15,7 +15,6 @@ from nvshare.cli.bench import plain_errors
 from nvshare.cli.options import PlainCommand
 from nvshare.cli.results import HTML, JSON, require_apart, say, write
 from nvshare.gpu.cards import NoCards
-from nvshare.gpu.profiles import parse_node
 from nvshare.lab import demo, places
 from nvshare.lab.outcome import Progress
 from nvshare.lab.processes import Place, ProcessBackend
@@ -30,25 +29,24 @@ _SCENE_WALL_SECONDS = 2.5
 @contextlib.contextmanager
 def _place() -> Iterator[Place]:
     """The real GPU if there is one, else a simulated node of our own."""
-    try:
-        place = places.real()
-    except NoCards:
-        with places.simulated(_NODE, _SPEED, "demo") as simulated:
-            yield simulated
-        return
-    yield place
+    with contextlib.ExitStack() as stack:
+        try:
+            place = stack.enter_context(places.real())
+        except NoCards:
+            place = stack.enter_context(places.simulated(_NODE, _SPEED, "demo"))
+        yield place
 
 
 def _speed_of(place: Place, backend: ProcessBackend) -> float:
     """Adds per second: known of a simulated card, measured on a real one."""
-    if place.source == "simulated":
-        return 1 / parse_node(_NODE)[1].kernel_seconds(WORKLOADS["add-small"].kernel_bytes)
+    if place.profile is not None:
+        return 1 / place.profile.kernel_seconds(WORKLOADS["add-small"].kernel_bytes)
     return demo.calibrate(backend)
 
 
 def _introduce(place: Place) -> None:
     click.echo(f"nvshare demo on {place.title}")
-    if place.source == "simulated":
+    if place.profile is not None:
         click.echo(
             f"This machine has no NVIDIA GPU: the cards are simulated, {_SPEED:g} times faster than life. "
             "The programs, the library and the scheduler are real."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ from typing import Any
 import click
 
 from nvshare.cli.options import ResultFile, fail
+from nvshare.lab.machine import conditions
 from nvshare.lab.report_page.kinds import NotAResult, recognised, stamped
 from nvshare.lab.report_page.page import result_page
 from nvshare.lab.report_page.written import as_json
 
-_SIMULATED = {"model": True, "simulated": True, "gpu": False}  # of other sources nobody knows
 JSON = click.option("--json", "json_path", type=ResultFile(), help="Write the rows to this file.")
 HTML = click.option("--html", "html_path", type=ResultFile(), help="Write a page with pictures to this file.")
 
@@ -82,8 +81,7 @@ def say(lines: Iterable[str]) -> None:
 
 
 def _whole(kind: str, source: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    stamp = {"date": time.strftime("%Y-%m-%d"), "simulated": _SIMULATED.get(source), "source": source}
-    return stamped(kind, {**stamp, **content})
+    return stamped(kind, conditions(source, content))
 
 
 def _plain(value: Any) -> Any:

@@ -156,6 +156,8 @@ def _signal_ready(descriptor: int | None) -> None:
     try:
         os.write(descriptor, b"\n")
         os.close(descriptor)
+    except BrokenPipeError:
+        fail(f"--ready-fd {descriptor}: whoever started this scheduler waits for it no more", 1)
     except OSError as error:
         print(f"--ready-fd {descriptor}: {error.strerror}", file=sys.stderr)
 

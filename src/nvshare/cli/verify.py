@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from nvshare import __version__, config
+from nvshare import config
 from nvshare.cli import concurrency
 from nvshare.cli.bench import node_spec, plain_errors
 from nvshare.cli.options import SIZE, PlainGroup, fail, only
@@ -77,7 +76,7 @@ def command(
     nvshare verify concurrency scheduler.log       from logs
 
     A scheduler that declares --card-memory of each card is started for it; the rest of the card is not touched. Exit
-    code: 0 passed, 1 failed, 2 usage or set-up.
+    code: 0 passed, 1 failed, 2 usage or set-up, or nothing could be checked.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -103,10 +102,18 @@ def command(
     written = write("verify", place.source, content, json_path, html_path)
     _show(findings, rows, place, took)
     say(written)
-    sys.exit(0 if all(finding.ok is not False for finding in findings) else 1)
+    if not any(finding.ok is not None for finding in findings):
+        fail("nothing could be checked here, so that nothing has passed: see what was seen instead", 2)
+    sys.exit(0 if _passed(findings) else 1)
 
 
 command.add_command(concurrency.command)
+
+
+def _passed(findings: list[Finding]) -> bool:
+    """What was not made does not count; but that nothing was is no pass."""
+    made = [finding.ok for finding in findings if finding.ok is not None]
+    return bool(made) and all(made)
 
 
 def _require_room(spec: str | None, card_memory: int) -> None:
@@ -147,13 +154,12 @@ def _content(
     place: Place, spec: str | None, card_memory: int, seconds: float, findings: list[Finding], rows: list[Row]
 ) -> dict[str, Any]:
     return {
-        "machine": {"node": place.title, "host": platform.machine(), "system": platform.release()},
-        "versions": {"nvshare": __version__, "python": platform.python_version()},
+        "machine": {"node": place.title},
         "node": place.title,
         "spec": spec,
         "card_memory": card_memory,
         "seconds": seconds,
-        "passed": all(finding.ok is not False for finding in findings),
+        "passed": _passed(findings),
         "rows": [finding.to_dict() for finding in findings],
         "compare": [row.to_dict() for row in rows],
     }

@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from nvshare import config
+from nvshare import config, procfs
 from nvshare.client.connection import Connection, NoScheduler, SchedulerError
 
 IDLE_EXIT = 600.0  # seconds without any connection after which a scheduler we started ends itself
+_END_PATIENCE = 5.0  # seconds that one has to end
 LOG_NAME = "scheduler.log"
 PROGRAM = ("-m", "nvshare.cli.scheduler")  # what Python runs as the scheduler
 
@@ -30,6 +32,20 @@ def is_running(socket: Path) -> bool:
     except NoScheduler:
         return False
     return True
+
+
+def end_unused(socket: Path) -> bool:
+    """End the scheduler on this socket and wait for that, unless it serves somebody; False when it goes on."""
+    try:
+        with Connection(socket) as connection:
+            status = connection.status()
+        if status["clients"] or status["leases"] or status["groups"]:
+            return False
+        return procfs.kill(int(status["scheduler"]["pid"]), _END_PATIENCE, signal.SIGTERM)
+    except (NoScheduler, PermissionError):
+        return True
+    except SchedulerError:
+        return False
 
 
 def ensure_scheduler(

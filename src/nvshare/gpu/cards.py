@@ -68,6 +68,16 @@ class NvmlCards:
                 found.append(_card(uuid, handle))
         return found
 
+    def release(self) -> tuple[str, str]:
+        """Of the driver, such as 580.159.04, and of the newest CUDA that it can do, such as 13.0; empty where it does
+        not tell."""
+        driver, cuda = "", ""
+        with contextlib.suppress(pynvml.NVMLError):
+            driver = _text(pynvml.nvmlSystemGetDriverVersion())
+            major, minor = divmod(int(pynvml.nvmlSystemGetCudaDriverVersion_v2()), 1000)
+            cuda = f"{major}.{minor // 10}"
+        return driver, cuda
+
     def process_memory(self) -> ProcessMemory:
         taken: ProcessMemory = {}
         for uuid, handle in self._handles.items():

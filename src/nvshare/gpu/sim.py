@@ -33,6 +33,8 @@ SPEED_BOUNDS = (0.01, 1000.0)
 
 _CONFIG = "node.conf"
 _STATE = "state"
+_HOLDER = "holder"  # locked by the process that a node was made for, where there is one
+_HELD = "holder.new"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _STOP_GRACE = 5.0  # seconds that a scheduler has to stop when its node ends
 
@@ -262,6 +264,27 @@ def up(
         temporary.write_text(_to_text(wanted))
         temporary.rename(directory / _CONFIG)
         return wanted
+
+
+@contextlib.contextmanager
+def held(spec: str, speed: float, name: str, profile: Profile | None = None) -> Iterator[SimNode]:
+    """A node that lives as long as this block, or, should we be killed, until the next ``end_abandoned``."""
+    node = up(spec, speed, name=name, profile=profile)
+    try:
+        with open(node.directory / _HELD, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # gone with us, however we end
+            (node.directory / _HELD).rename(node.directory / _HOLDER)  # never to be seen without its lock
+            yield node
+    finally:
+        down(node.name)
+
+
+def end_abandoned() -> None:
+    """End the nodes whose holder was killed."""
+    for name in names():
+        with contextlib.suppress(OSError, SimError), open(_nodes_directory() / name / _HOLDER) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            down(name)
 
 
 def find(name: str) -> SimNode:

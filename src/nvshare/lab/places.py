@@ -9,10 +9,11 @@ from pathlib import Path
 
 from nvshare import config
 from nvshare.client.connection import Connection, SchedulerError
-from nvshare.client.spawn import IDLE_EXIT, is_running
+from nvshare.client.spawn import IDLE_EXIT, end_unused, is_running
 from nvshare.gpu import sim
 from nvshare.gpu.cards import NvmlCards
 from nvshare.gpu.profiles import Profile, parse_node
+from nvshare.lab.machine import source_of_cards
 from nvshare.lab.processes import Place
 
 _SIMULATED_HOST = "1TiB"  # what lies in host memory is simulated too: sparse, however large
@@ -25,8 +26,8 @@ def simulated(
 ) -> Iterator[Place]:
     """A fresh simulated node that nobody else uses; it and its scheduler are gone afterwards."""
     count, plain = parse_node(spec)
-    node = sim.up(spec, speed=speed, name=f"{purpose}-{os.getpid()}", profile=profile)
-    try:
+    sim.end_abandoned()
+    with sim.held(spec, speed=speed, name=f"{purpose}-{os.getpid()}", profile=profile) as node:
         yield Place(
             source="simulated",
             title=f"{count} x {plain.name} (simulated)",
@@ -38,8 +39,6 @@ def simulated(
             profile=node.profile,
             card_memory=card_memory,
         )
-    finally:
-        sim.down(node.name)
 
 
 def _copied(node: sim.SimNode) -> tuple[int, int]:
@@ -47,8 +46,10 @@ def _copied(node: sim.SimNode) -> tuple[int, int]:
     return sum(gpu["bytes_h2d"] for gpu in counters), sum(gpu["bytes_d2h"] for gpu in counters)
 
 
-def real(card_memory: int | None = None) -> Place:
-    """The GPUs of this machine and the scheduler that is there or will be started; ``NoCards`` when there is none.
+@contextlib.contextmanager
+def real(card_memory: int | None = None) -> Iterator[Place]:
+    """The GPUs of this machine and the scheduler that is there or will be started; ``NoCards`` when there is none. One
+    that was started for this is gone afterwards, unless others use it by then.
 
     With ``card_memory`` the scheduler declares that much of each card: one that runs and declares something else is in
     the way, which ``SchedulerError`` says.
@@ -64,22 +65,30 @@ def real(card_memory: int | None = None) -> Place:
     if card_memory is not None and is_running(socket):
         _check_declared(socket, card_memory)
     names = sorted({card.name for card in cards})
-    return Place(
-        source="gpu",
+    started: list[bool] = []
+    place = Place(
+        source=source_of_cards(),
         title=f"{len(cards)} x {' and '.join(names)}",
         uuids=tuple(card.uuid for card in cards),
         socket=socket,
         variables={},
         card_memory=card_memory,
         idle_exit=IDLE_EXIT if card_memory is None else _DECLARED_IDLE_EXIT,
+        starting=lambda: started.append(True),
     )
+    try:
+        yield place
+    finally:
+        if started:
+            end_unused(socket)
 
 
 @contextlib.contextmanager
 def chosen(spec: str | None, purpose: str, card_memory: int | None = None) -> Iterator[Place]:
     """A simulated node that runs as fast as life; the GPUs of this machine where none is named."""
     if spec is None:
-        yield real(card_memory)
+        with real(card_memory) as place:
+            yield place
         return
     with simulated(spec, 1.0, purpose, card_memory=card_memory) as place:
         yield place

@@ -11,7 +11,7 @@ from typing import Any
 
 from nvshare import config, native
 from nvshare.client.connection import Connection, SchedulerError
-from nvshare.client.spawn import IDLE_EXIT, PROGRAM, ensure_scheduler
+from nvshare.client.spawn import IDLE_EXIT, PROGRAM, ensure_scheduler, is_running
 from nvshare.gpu.profiles import Profile
 from nvshare.lab.history import CardHistory, Recorder
 from nvshare.lab.outcome import (
@@ -35,7 +35,7 @@ _PACKAGE_PARENT = Path(__file__).resolve().parents[2]  # so that children find t
 class Place:
     """Where processes run. ``copied`` tells the driver's own counters of bytes copied to the cards and from them, where
     it has any; ``profile`` what the cards can do, where that is known; ``card_memory`` what the scheduler declares;
-    ``scheduler`` what Python runs as one where none answers."""
+    ``scheduler`` what Python runs as one where none answers, which ``starting`` hears of before."""
 
     source: str
     title: str
@@ -48,6 +48,7 @@ class Place:
     card_memory: int | None = None
     idle_exit: float = IDLE_EXIT
     scheduler: tuple[str, ...] = PROGRAM
+    starting: Callable[[], None] = lambda: None
 
     def plain_environment(self, gpu: int = 0) -> dict[str, str]:
         """Of a process on one card, without nvshare."""
@@ -70,6 +71,8 @@ class Place:
         """Return once the scheduler of this place answers; True when it had to be started. ``SchedulerError`` when it
         cannot run."""
         environment = config.child_environment(self.variables)
+        if not is_running(self.socket):
+            self.starting()
         return ensure_scheduler(
             self.socket,
             environment,

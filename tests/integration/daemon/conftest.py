@@ -64,9 +64,9 @@ class SchedulerProcess:
     def kill(self) -> None:
         self._end(signal.SIGKILL)
 
-    def stop(self, number: int = signal.SIGTERM) -> int:
+    def stop(self) -> int:
         """End it as a service manager would; its exit code."""
-        return self._end(number)
+        return self._end(signal.SIGTERM)
 
     def _end(self, number: int) -> int:
         if self.process is None:

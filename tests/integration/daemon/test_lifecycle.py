@@ -61,12 +61,6 @@ def test_clean_stop_removes_the_socket_and_closes_connections(scheduler, connect
     assert not any(isinstance(message, wire.Refused) for message in client.received)
 
 
-def test_ctrl_c_stops_it_as_cleanly(scheduler):
-    assert scheduler.stop(signal.SIGINT) == 130
-    assert not scheduler.socket.exists()
-    assert scheduler.log().splitlines()[-1] == "[NVSHARE][INFO]: Scheduler stopped; tasks go on by themselves"
-
-
 def test_stale_socket_is_replaced(scheduler):
     # GIVEN a scheduler that was killed and left its socket file
     scheduler.kill()

@@ -45,8 +45,8 @@ class Started:
         with Connection(self.socket) as connection:
             return [gpu["uuid"] for gpu in connection.status()["gpus"]]
 
-    def end(self) -> tuple[int, str]:
-        self.process.send_signal(signal.SIGTERM)
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        self.process.send_signal(number)
         _, said = self.process.communicate(timeout=20)
         return self.process.returncode, said
 
@@ -66,6 +66,14 @@ def test_it_stays_answers_and_says_so(tmp_path: Path, node_name: str) -> None:
     code, said = scheduler.end()
     assert code == 0
     assert "No GPU on this node: no task can run here" in said
+
+
+def test_ctrl_c_ends_it_as_cleanly(tmp_path: Path, node_name: str) -> None:
+    scheduler = Started(tmp_path / "s.sock", node_name)
+    code, said = scheduler.end(signal.SIGINT)
+    assert code == 130
+    assert said.splitlines()[-1] == "[NVSHARE][INFO]: Scheduler stopped; tasks go on by themselves"
+    assert not scheduler.socket.exists()
 
 
 def test_it_takes_up_its_work_when_a_gpu_comes(tmp_path: Path, node_name: str) -> None:

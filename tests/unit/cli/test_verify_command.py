@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_bad_input_ends_at_once_with_its_reason(arguments: list[str], reason: st
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize(("ok", "code"), [(True, 0), (None, 0), (False, 1)])
+@pytest.mark.parametrize(("ok", "code"), [(True, 0), (None, 2), (False, 1)])
 def test_the_exit_code_says_whether_a_check_failed(ok: bool | None, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place("simulated", "1 x T4 (simulated)", ("GPU-1",), Path("/nowhere"), {})
     monkeypatch.setattr(places, "simulated", lambda *_, **__: contextlib.nullcontext(place))
@@ -44,6 +45,19 @@ def test_the_exit_code_says_whether_a_check_failed(ok: bool | None, code: int, m
     result = CliRunner().invoke(command, ["--sim", "T4"])
     assert result.exit_code == code
     assert ("FAILED: parallel when it fits" in result.stdout) is (ok is False)
+    assert ("PASSED" in result.stdout) is (ok is True)
+
+
+def test_a_node_of_which_nothing_could_be_checked_has_not_passed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = Place("simulated", "1 x T4 (simulated)", ("GPU-1",), Path("/nowhere"), {})
+    monkeypatch.setattr(places, "simulated", lambda *_, **__: contextlib.nullcontext(place))
+    monkeypatch.setattr(verify, "verify", lambda *_: iter([finding(None)]))
+    result = CliRunner().invoke(command, ["--sim", "T4", "--only", "spread", "--json", str(tmp_path / "it.json")])
+    assert result.exit_code == 2
+    assert "NOTHING CHECKED: 1 not made here" in result.stdout
+    assert json.loads((tmp_path / "it.json").read_text())["passed"] is False
 
 
 def finding(ok: bool | None, **timeline: list[Span]) -> Finding:

@@ -80,7 +80,7 @@ def test_only_the_tests_asked_for_are_shown(tmp_path: Path) -> None:
 
 
 def test_two_runs_of_a_day_write_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nvshare.cli.results.time.strftime", lambda form: "2026-11-15")
+    monkeypatch.setattr("nvshare.lab.machine.time.strftime", lambda form: "2026-11-15")
     for name in ("a", "b"):
         bench("--model", "2xT4", "--shorten", "0.01", "--json", str(tmp_path / name))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

@@ -151,7 +151,8 @@ def test_without_a_gpu_a_simulated_one_is_advised(monkeypatch: pytest.MonkeyPatc
 
 def test_a_real_card_without_pytorch_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "nvshare.cli.bench.places.real", lambda *_: Place("gpu", "1 x H200", ("GPU-1",), Path("/none"), {})
+        "nvshare.cli.bench.places.real",
+        lambda *_: contextlib.nullcontext(Place("gpu", "1 x H200", ("GPU-1",), Path("/none"), {})),
     )
     monkeypatch.setattr(compute.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(compute.live, "on", lambda *_: pytest.fail("it started"))

@@ -149,6 +149,8 @@ def test_what_a_command_writes_has_the_form_of_all_and_its_page_again(kind: str,
     content = json.loads((written / f"{kind}.json").read_text())
     assert content["kind"] == kind
     assert {"version", "date", "source", "simulated"} <= content.keys()
+    assert {"host", "system"} <= content["machine"].keys()
+    assert {"nvshare", "python"} <= content["versions"].keys()
     code, output = nvshare("report", written / f"{kind}.json", "--html", tmp_path / "again.html")
     assert code == 0, output
     assert output.startswith(f"{KINDS[kind].command}: ")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvshare import __version__
 from nvshare.lab.compute import live
 from nvshare.lab.compute.crew import WorkerFailed
 from nvshare.lab.compute.rows import Row
@@ -74,7 +72,7 @@ class ComputeBench:
     def conditions(self) -> dict[str, Any]:
         """What was measured on what, with what."""
         return {
-            "machine": {"node": self.place.title, "host": platform.machine(), "system": platform.release()},
-            "versions": {"nvshare": __version__, "python": platform.python_version(), **self.versions},
+            "machine": {"node": self.place.title},
+            "versions": dict(self.versions),
             "seconds": self.seconds,
         }

@@ -83,6 +83,9 @@ def _about(result: Result) -> str:
     told += [str(content["date"])] if isinstance(content.get("date"), str) else []
     if isinstance(versions, dict):
         told += [f"{name} {version}" for name, version in versions.items()]
+    machine = content.get("machine")
+    if isinstance(machine, dict):
+        told += [f"{name} {machine[name]}" for name in ("driver", "cuda") if isinstance(machine.get(name), str)]
     speed = content.get("speed")
     if result.source == "simulated" and isinstance(speed, int | float) and speed != 1:
         told.append(f"{speed:g} times as fast as life")

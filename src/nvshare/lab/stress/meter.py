@@ -11,6 +11,7 @@ from typing import Protocol
 
 from nvshare import config
 from nvshare.gpu import sim
+from nvshare.lab.machine import source_of_cards
 from nvshare.lab.stress.every import every
 from nvshare.launch.place import Place
 
@@ -89,7 +90,7 @@ def meter_of(place: Place) -> Meter:
 
 def source_of(place: Place) -> str:
     """What the cards of a place are: ``simulated`` or ``gpu``."""
-    return "simulated" if _node_directory(place) else "gpu"
+    return source_of_cards(place.variables)
 
 
 def _node_directory(place: Place) -> str | None:

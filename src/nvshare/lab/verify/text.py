@@ -62,4 +62,6 @@ def summary(findings: Sequence[Finding]) -> str:
     if failed:
         return f"FAILED: {', '.join(failed)} ({len(failed)} of {len(judged)} checks)"
     left_out = len(findings) - len(judged)
+    if not judged:
+        return f"NOTHING CHECKED: {left_out} not made here"
     return f"PASSED: {len(judged)} checks" + (f", {left_out} not made here" if left_out else "")
