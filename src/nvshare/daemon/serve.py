@@ -100,8 +100,9 @@ async def _serve(
             )
             server = await loop.create_unix_server(lambda: ClientConnection(daemon), sock=listener)
             gc.freeze()  # what lives until the end need not be looked at again
+            told = _to_be_told(loop)
             ready()
-            told_by = await _until_told(loop, daemon, place.idle_exit)
+            told_by = await _until(told, daemon, place.idle_exit)
             server.close()
             daemon.close(needed_no_more=told_by is None)
         finally:
@@ -112,8 +113,8 @@ async def _serve(
     return told_by
 
 
-async def _until_told(loop: asyncio.AbstractEventLoop, daemon: Daemon, idle_exit: float) -> int | None:
-    """The signal that told it to end; None: nobody needs it any more."""
+def _to_be_told(loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
+    """Will have the signal that tells us to end."""
     told: asyncio.Future[int] = loop.create_future()
 
     def tell(number: int) -> None:
@@ -122,6 +123,11 @@ async def _until_told(loop: asyncio.AbstractEventLoop, daemon: Daemon, idle_exit
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, tell, number)
+    return told
+
+
+async def _until(told: asyncio.Future[int], daemon: Daemon, idle_exit: float) -> int | None:
+    """The signal that told us to end; None: nobody needs us any more."""
     while not told.done():
         left = idle_exit - daemon.idle_for() if idle_exit else None
         if left is not None and left <= 0:
