@@ -36,9 +36,8 @@ from nvshare.lab.outcome import Progress as Told
 from nvshare.lab.processes import ProcessBackend
 from nvshare.lab.report import eviction_table, row_report, summary_table, swap_report
 from nvshare.lab.team import TeamStalled
-from nvshare.native import NativeMissing
 
-_OUTSIDE = (SchedulerError, SimError, NativeMissing, NoTorch, TeamStalled, NotCalibrated, mission.BaselineFailed)
+_OUTSIDE = (SchedulerError, SimError, NoTorch, TeamStalled, NotCalibrated, mission.BaselineFailed)
 _SOLO_WALL_SECONDS = 2.5  # what a task takes alone on a simulated node, unless --shorten says otherwise
 _TURNS_WALL_SECONDS = 8.0  # the same of tasks in turns, which last at least 2 seconds of the scheduler's clock
 _SURVIVOR_SPEED = 1.0  # of the simulated node on which speeds within a quarter of a second count

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nvshare import __version__
+from nvshare import __version__, native
 from nvshare.cli.options import PlainCommand, Seconds, fail
 from nvshare.doctor.facts import Facts
 from nvshare.doctor.findings import Finding, State, exit_code, worst
@@ -45,12 +45,12 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def as_json(facts: Facts, findings: list[Finding]) -> dict[str, Any]:
+def as_json(facts: Facts | None, findings: list[Finding]) -> dict[str, Any]:
     return {
-        "release": facts.release,
+        "release": __version__,
         "worst": worst(findings).word,
         "findings": [{**dataclasses.asdict(finding), "state": finding.state.word} for finding in findings],
-        "facts": dataclasses.asdict(facts),
+        "facts": dataclasses.asdict(facts) if facts is not None else None,
     }
 
 
@@ -90,8 +90,12 @@ def command(to_json: bool, spec: str | None, timeout: float) -> None:
       1   a warning: sharing works, but not as well or not for everything
       2   a problem: sharing does not work here
     """
-    facts = gather(_node_variables(spec), timeout)
-    findings = judge(facts)
+    facts: Facts | None = None
+    try:
+        facts = gather(_node_variables(spec), timeout)
+        findings = judge(facts)
+    except native.NativeMissing as error:  # the simulated driver too: there is nothing to look at
+        findings = [Finding("library", State.PROBLEM, str(error), "build it (make native), or install nvshare again")]
     if to_json:
         click.echo(json.dumps(as_json(facts, findings), indent=2))
     else:

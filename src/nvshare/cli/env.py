@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from nvshare import config
+from nvshare import config, native
 from nvshare.cli.options import SPEED, PlainCommand, fail
-from nvshare.cli.run import Surroundings, interposer, start_scheduler, surroundings
+from nvshare.cli.run import Surroundings, start_scheduler, surroundings
 from nvshare.client.spawn import is_running
 
 _LIBRARY_INSIDE = "/usr/local/lib/libnvshare.so"
@@ -48,7 +48,7 @@ def command(spec: str | None, speed: float | None, docker: bool, as_json: bool) 
     """
     if docker and spec is not None:
         fail("a simulated node lives in this machine's processes: --docker and --sim do not go together", 2)
-    library = interposer()
+    library = native.interposer()
     place = surroundings(spec, speed)
     if place.simulated:
         start_scheduler(place)

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import click
 
-from nvshare import config, native
+from nvshare import config
 from nvshare.cli.options import SIZE, SPEED, PlainCommand, Seconds, fail
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
@@ -104,8 +104,6 @@ def where(spec: str | None, speed: float | None) -> Place:
     try:
         return find_place(spec, speed)
     except (ValueError, sim.SimError) as error:
-        fail(str(error), 2)
-    except native.NativeMissing as error:
         fail(str(error), 2)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from nvshare import config
+from nvshare import config, native
 from nvshare.cli.interrupts import INTERRUPTED, ended_by
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # what a full or broken output answers
@@ -158,7 +158,7 @@ class PlainCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except config.RuntimeUnusable as error:
+        except (config.RuntimeUnusable, native.NativeMissing) as error:
             fail(str(error), 2)
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None

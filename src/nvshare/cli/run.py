@@ -52,8 +52,6 @@ def surroundings(spec: str | None, speed: float | None) -> Surroundings:
         place = find_place(spec, speed)
     except (ValueError, sim.SimError) as error:
         fail(str(error), 2)
-    except native.NativeMissing as error:
-        fail(str(error), 1)
     return Surroundings(place.socket, dict(place.variables), place.simulated)
 
 
@@ -82,14 +80,6 @@ def _warn_of_unusable(env: Mapping[str, str]) -> None:
     config.scheduler_config(environment)
     for warning in environment.warnings:
         click.echo(f"[NVSHARE][WARN]: {warning}", err=True)
-
-
-def interposer() -> Path:
-    """``libnvshare.so``; ends the command when it is not built."""
-    try:
-        return native.interposer()
-    except native.NativeMissing as error:
-        fail(str(error), 1)
 
 
 class RunGroup:
@@ -289,7 +279,7 @@ def command(
     Talks to the scheduler of this machine, or starts one for you when none answers. All processes below the command
     share its quota; those it leaves running when it ends are ended too.
     """
-    library = interposer()
+    library = native.interposer()
     if not os.path.dirname(command[0]) and shutil.which(command[0]) is None:
         fail(f"{command[0] or repr('')}: command not found", 127)
     place = surroundings(spec, speed)

@@ -29,7 +29,6 @@ from nvshare.lab.verify.finding import Finding
 from nvshare.lab.verify.ground import Ground
 from nvshare.lab.verify.run import CARD_MEMORY, CHECKS, SECONDS, SMALLEST_CARD, Check, verify
 from nvshare.lab.verify.text import finding_line, findings_table, summary, timelines
-from nvshare.native import NativeMissing
 
 _WIDTH = 140  # columns, where there is no terminal to ask
 _PROCESSES = 5  # that check at the same time on one card, each with its context
@@ -40,7 +39,7 @@ def _set_up() -> Iterator[None]:
     """That nothing can be checked is no failed check."""
     try:
         yield
-    except (SchedulerError, SimError, NativeMissing) as error:
+    except (SchedulerError, SimError) as error:
         fail(str(error), 2)
 
 

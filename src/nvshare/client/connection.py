@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import struct
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from nvshare import procfs
 from nvshare.wire import messages as wire
 from nvshare.wire.codec import Decoder, Encoder, ProtocolError, VersionMismatch
 
 _BUSY_PAUSE = 0.005  # seconds
+_CREDENTIALS = struct.Struct("3i")  # as the kernel tells them: process, user, group
 
 
 class SchedulerError(Exception):
@@ -87,11 +90,25 @@ class Connection:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._socket.sendall(self._encoder.encode(wire.Control(body)))
             answer = self._read_reply()
+        except TimeoutError as error:
+            raise NoScheduler(f"the scheduler on {self.path} does not answer ({self._why_silent()})") from error
         except OSError as error:
             raise NoScheduler(f"the scheduler on {self.path} does not answer ({error})") from error
         if not answer.get("ok"):
             raise RequestRefused(str(answer.get("error", "refused without a reason")))
         return answer
+
+    @property
+    def listener(self) -> int:
+        """The process on the other side; 0 where the kernel does not tell."""
+        credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(credentials)[0])
+
+    def _why_silent(self) -> str:
+        pid = self.listener
+        if procfs.is_stopped(pid):
+            return f"its process {pid} was stopped; let it go on: kill -CONT {pid}"
+        return f"not within {self._socket.gettimeout():g} s; `nvshare doctor` tells more"
 
     def status(self) -> dict[str, Any]:
         """The scheduler's snapshot."""

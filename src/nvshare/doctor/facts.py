@@ -133,6 +133,7 @@ class SchedulerFacts:
     kept: dict[str, str] = field(default_factory=dict)  # leases that have ended and whose place is not free, and why
     accounted: dict[str, int] = field(default_factory=dict)  # bytes of each card of which it knows who has them
     elsewhere: dict[str, str] = field(default_factory=dict)  # cards that another scheduler has, and which
+    stopped: bool = False  # by a signal
 
 
 @dataclass(frozen=True)

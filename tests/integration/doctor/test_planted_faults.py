@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nvshare import native
-from nvshare.client.connection import Connection
+from nvshare.client.connection import Connection, SchedulerError
 from nvshare.client.spawn import ensure_scheduler
 from nvshare.config import child_environment
 from nvshare.doctor.look.driver import look
@@ -366,6 +366,23 @@ def test_a_scheduler_that_does_not_answer(patient: Patient, diagnose: Diagnose, 
         environ = {**patient.environ, "NVSHARE_SOCK": str(short / "s")}
         found = diagnose(environ, "--timeout", "2").of("scheduler", "problem")
     assert "does not answer in time" in found["seen"]
+
+
+def test_a_scheduler_that_was_stopped_is_one_finding(patient: Patient) -> None:
+    start_scheduler(patient)
+    with Connection(patient.node.socket) as connection:
+        pid = connection.status()["scheduler"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        found = [one for one in patient.examined("--timeout", "2").findings if one["check"] == "scheduler"]
+        with Connection(patient.node.socket, 0.5) as connection, pytest.raises(SchedulerError) as silence:
+            connection.status()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert [(one["state"], one["remedy"]) for one in found] == [("problem", f"let it go on: kill -CONT {pid}")]
+    assert f"was stopped (process {pid})" in found[0]["seen"]
+    # AND so do other commands say, which no longer wait
+    assert str(silence.value).endswith(f"(its process {pid} was stopped; let it go on: kill -CONT {pid})")
 
 
 def test_another_scheduler_has_the_cards(patient: Patient, diagnose: Diagnose, runtime: dict[str, str]) -> None:

@@ -86,6 +86,14 @@ ONE_FAULT: dict[str, tuple[Facts, State, str, str, str]] = {
         "lease ab has ended, and its place is not free: process 9 lives", "end what is left",
     ),
     "unmanaged task": (holder(preloaded=True), State.WARNING, "on the cards", "although", "start it again"),
+    "stopped scheduler": (
+        changed(WELL, "scheduler", answer="silent", pid=42, stopped=True, cards=()), State.PROBLEM, "scheduler",
+        "was stopped (process 42)", "kill -CONT 42",
+    ),
+    "stuck scheduler": (
+        changed(WELL, "scheduler", answer="silent", pid=42, detail="timed out", cards=()), State.PROBLEM, "scheduler",
+        "does not answer in time (timed out)", "end it (kill -9 42) and start it again",
+    ),
     "not built": (
         changed(WELL, "library", path=None, missing="not built"), State.PROBLEM, "library", "not built", "make native",
     ),

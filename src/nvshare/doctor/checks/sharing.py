@@ -168,9 +168,16 @@ def _no_answer(facts: Facts) -> Verdict:
         return problem(
             f"what is at {named} is not an nvshare scheduler ({found.detail})", "unset or correct NVSHARE_SOCK"
         )
+    if found.stopped:
+        return problem(
+            f"the scheduler on {named} was stopped (process {found.pid}): nobody gets a turn or memory",
+            f"let it go on: kill -CONT {found.pid}",
+        )
+    end = f"end it (kill -9 {found.pid})" if found.pid else "end it"
     return problem(
         f"the scheduler on {named} does not answer in time ({found.detail})",
-        "its process may be stopped or stuck: look at its log beside the socket, then stop it and start it again",
+        f"its process is stuck or overloaded: look at its log beside the socket, then {end} and start it again; tasks "
+        "go on meanwhile",
     )
 
 

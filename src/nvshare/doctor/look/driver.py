@@ -20,6 +20,7 @@ from nvshare.launch.orders import with_package
 
 _LATE = 1.0  # seconds that a process which should have ended itself has before we no longer wait for it
 _SPLIT_BY_LOADER = " :$"
+_Probe = subprocess.Popen[str]
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,12 @@ class Views:
 def look(environ: Mapping[str, str], library: Path | None, seconds: float) -> Views:
     """All of them at once. ``library``: what `nvshare run` preloads."""
     plain = {name: value for name, value in environ.items() if name not in ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES")}
-    with _preloadable(library) as preloaded, ThreadPoolExecutor() as pool:
+    with _preloadable(library) as preloaded, ThreadPoolExecutor() as pool, _ended() as probes:
         preload = {} if preloaded is None else {"LD_PRELOAD": config.preload_with(preloaded, environ)}
-        native = pool.submit(_probe, "cuda", plain, seconds)
-        here = pool.submit(_probe, "cuda", environ, seconds)
-        shared = pool.submit(_probe, "cuda", {**environ, **preload}, seconds)
-        nvml = pool.submit(_probe, "nvml", plain, seconds)
+        native = pool.submit(_probe, probes, "cuda", plain, seconds)
+        here = pool.submit(_probe, probes, "cuda", environ, seconds)
+        shared = pool.submit(_probe, probes, "cuda", {**environ, **preload}, seconds)
+        nvml = pool.submit(_probe, probes, "nvml", plain, seconds)
         return Views(
             native=_cuda_view(native.result()),
             here=_cuda_view(here.result()),
@@ -59,7 +60,19 @@ def _preloadable(library: Path | None) -> Iterator[Path | None]:
         yield link
 
 
-def _probe(what: str, environ: Mapping[str, str], seconds: float) -> dict[str, Any]:
+@contextlib.contextmanager
+def _ended() -> Iterator[list[_Probe]]:
+    """Who is interrupted does not wait for a driver that hangs."""
+    probes: list[_Probe] = []
+    try:
+        yield probes
+    finally:
+        for probe in probes:
+            if probe.poll() is None:
+                probe.kill()
+
+
+def _probe(probes: list[_Probe], what: str, environ: Mapping[str, str], seconds: float) -> dict[str, Any]:
     command = [sys.executable, "-m", "nvshare.doctor.probe", what, str(seconds)]
     child = subprocess.Popen(
         command,
@@ -70,6 +83,7 @@ def _probe(what: str, environ: Mapping[str, str], seconds: float) -> dict[str, A
         text=True,
         errors="replace",
     )
+    probes.append(child)
     try:
         output, said = child.communicate(timeout=seconds + _LATE)
     except subprocess.TimeoutExpired:

@@ -32,17 +32,22 @@ def look(
         return SchedulerFacts(str(config.runtime_directory(environ)), "user", "unusable", str(error)), {}
     facts = SchedulerFacts(str(path), _chosen_by(environ, path, system), "absent", file=_socket_file(path))
     status: dict[str, Any] = {}
+    pid = 0
     try:
         with Connection(path, seconds) as connection:
+            pid = connection.listener
             status = connection.status()
     except OtherVersion as error:
         facts = replace(facts, answer="other version", detail=str(error))
     except NoScheduler as error:
         facts = replace(facts, answer=_why(error, facts.file), detail=str(error.__cause__ or error))
+        facts = replace(facts, pid=pid, stopped=is_stopped(pid))
     except SchedulerError as error:
         facts = replace(facts, answer="foreign", detail=str(error))
     else:
         facts = _answering(facts, status)
+    if facts.answer == "silent":
+        return facts, status  # it may well be the one that has the cards, and would not say so either
     holders = {card: holder_of(card) for card in cards if card not in facts.cards}
     return replace(facts, elsewhere={card: holder for card, holder in holders.items() if holder}), status
 
