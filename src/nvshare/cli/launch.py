@@ -21,7 +21,7 @@ from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
 from nvshare.launch.errors import LaunchError, NoGpu, WrongDevice
 from nvshare.launch.fleet import STOPPED, Fleet, Job, Result, Terms, jobs_for
-from nvshare.launch.journal import Journal, read_jobs
+from nvshare.launch.journal import BadJournal, Journal, read_jobs
 from nvshare.launch.leasing import Site, wish_for
 from nvshare.launch.orders import GRACE, Wish
 from nvshare.launch.place import Cards, Place, find_cards, find_place
@@ -175,28 +175,32 @@ def command(
     if not command and jobs is None:
         fail("there is no command: nvshare launch [OPTIONS] -- COMMAND", 2)
     wish = replace(wish_for(mem, cores, gpus_per_worker, timeout=timeout))
-    work, record = _work(command, jobs, journal)
-    _require_command(command, work)
-    place = where(spec, speed)
-    chosen = choose_gpus(gpus, place, wish)
-    announce(chosen, asked_for_cpu=gpus == "cpu")
-    count = workers or len(chosen.uuids) or 1
-    if jobs is None:
-        work = jobs_for(command, count)
-    if log_dir is not None:
-        try:
-            log_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            fail(f"--log-dir {log_dir} cannot be made: {error.strerror}", 2)
-    terms = Terms(count, retries, deadline, grace, log_dir)
-    raise SystemExit(_launch(Fleet(chosen.site, wish, terms), work, record, place))
+    with _work(command, jobs, journal) as (listed, record):
+        _require_command(command, listed)
+        place = where(spec, speed)
+        chosen = choose_gpus(gpus, place, wish)
+        announce(chosen, asked_for_cpu=gpus == "cpu")
+        count = workers or len(chosen.uuids) or 1
+        work = jobs_for(command, count) if jobs is None else listed
+        if log_dir is not None:
+            try:
+                log_dir.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                fail(f"--log-dir {log_dir} cannot be made: {error.strerror}", 2)
+        terms = Terms(count, retries, deadline, grace, log_dir)
+        raise SystemExit(_launch(Fleet(chosen.site, wish, terms), work, record, place))
 
 
-def _work(command: tuple[str, ...], jobs: TextIO | None, journal: Path | None) -> tuple[list[Job], Journal | None]:
+@contextlib.contextmanager
+def _work(
+    command: tuple[str, ...], jobs: TextIO | None, journal: Path | None
+) -> Iterator[tuple[list[Job], Journal | None]]:
+    """What is to be done, and what remembers that it was."""
     if jobs is None:
         if journal is not None:
             fail("--journal needs --jobs", 2)
-        return [], None
+        yield [], None
+        return
     try:
         listed = read_jobs(jobs, command)
     except ValueError as error:
@@ -204,12 +208,19 @@ def _work(command: tuple[str, ...], jobs: TextIO | None, journal: Path | None) -
     if journal is None and jobs is not sys.stdin and Path(jobs.name).is_file():
         journal = Path(f"{jobs.name}.journal")
     if journal is None:
-        return listed, None
-    record = Journal(journal)
+        yield listed, None
+        return
+    try:
+        record = Journal(journal)
+    except BadJournal as error:
+        fail(f"--journal: {error}", 2)
+    if record.cut_off:
+        click.echo(f"[NVSHARE][WARN]: the last line of {journal} was cut off: its job is done again", err=True)
     left = record.left(listed)
     if len(left) < len(listed):
         click.echo(f"{len(listed) - len(left)} of {len(listed)} jobs are done already ({journal})")
-    return left, record
+    with contextlib.closing(record):
+        yield left, record
 
 
 def _require_command(command: tuple[str, ...], work: list[Job]) -> None:
@@ -221,16 +232,27 @@ def _require_command(command: tuple[str, ...], work: list[Job]) -> None:
 
 def _launch(fleet: Fleet, work: list[Job], record: Journal | None, place: Place) -> int:
     began = time.monotonic()
+    lost: list[str] = []  # why the journal was, if it was
     with stopping(fleet.stop) as stopped, _progress(len(work)) as advance:
 
         def done(result: Result) -> None:
-            if record is not None:
-                record.note(result)
+            try:
+                if record is not None and not lost:
+                    record.note(result)
+            except OSError as error:
+                lost.append(str(error.strerror))
+                fleet.stop()
             advance(result)
 
         results = fleet.run(work, done)
     _summarise(results, len(work), time.monotonic() - began)
     _name_failures(results, fleet, place)
+    if lost:
+        fail(
+            f"--journal: it cannot be written any more ({lost[0]}): the launch was stopped, jobs since then will be "
+            "done again",
+            1,
+        )
     number = stopped()
     if number is not None:
         return 128 + number

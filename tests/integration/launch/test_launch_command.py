@@ -128,6 +128,22 @@ def test_a_list_of_jobs_is_gone_through_once_although_begun_twice(node: LaunchNo
     assert [entry["job"] for entry in entries if entry["code"] == 0 and entry["job"] == "2"] == ["2"]
 
 
+@pytest.mark.parametrize("content", [None, "no line of a journal\n"], ids=["nowhere", "another file"])
+def test_a_journal_that_cannot_be_used_ends_it_before_anything_starts(
+    node: LaunchNode, tmp_path: Path, content: str | None
+) -> None:
+    jobs, journal = tmp_path / "jobs.txt", tmp_path / "nowhere" / "journal"
+    jobs.write_text("1\n")
+    if content is not None:
+        journal = tmp_path / "journal"
+        journal.write_text(content)
+    done = launch("--jobs", str(jobs), "--journal", str(journal), "--", "touch", str(tmp_path / "did"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("[NVSHARE][FATAL]: --journal: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.glob("did*"))
+
+
 def test_no_gpu_in_time_is_a_deadlock_and_names_who_has_it(make_node: Callable[[str], LaunchNode]) -> None:
     from nvshare.launch import lease
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from nvshare.launch.fleet import Job, Result
-from nvshare.launch.journal import Journal, read_jobs
+from nvshare.launch.journal import BadJournal, Journal, read_jobs
 
 LINES = ["# trials", "", "--seed 1", "--name 'two words'"]
 
@@ -31,22 +32,89 @@ def test_a_line_that_cannot_be_split_is_named() -> None:
         read_jobs(["fine", "'open"], ("echo",))
 
 
-def test_only_what_did_not_end_well_is_left(tmp_path: Path) -> None:
+def ended(job: Job, code: int = 0, error: str = "") -> Result:
+    return Result(job, 0, pid=1, code=code, error=error)
+
+
+Opened = Callable[[], Journal]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    """The journal as a launch finds it; the one before has ended by then."""
+    journals: list[Journal] = []
+
+    def again() -> Journal:
+        for journal in journals:
+            journal.close()
+        journals.append(Journal(tmp_path / "journal"))
+        return journals[-1]
+
+    yield again
+    for journal in journals:
+        journal.close()
+
+
+def test_only_what_did_not_end_well_is_left(opened: Opened) -> None:
     jobs = read_jobs(["a", "b", "a"], ("echo",))
-    journal = Journal(tmp_path / "journal")
+    journal = opened()
     assert journal.left(jobs) == jobs
-    journal.note(Result(jobs[0], 0, pid=1, code=0))
-    journal.note(Result(jobs[1], 0, pid=1, code=1))
-    journal.note(Result(jobs[2], 0, pid=1, code=0, error="it passed its deadline"))
-    assert Journal(tmp_path / "journal").left(jobs) == jobs[1:]
+    journal.note(ended(jobs[0]))
+    journal.note(ended(jobs[1], code=1))
+    journal.note(ended(jobs[2], error="it passed its deadline"))
+    assert opened().left(jobs) == jobs[1:]
 
 
-def test_a_line_cut_off_by_a_crash_counts_for_nothing(tmp_path: Path) -> None:
+def test_jobs_are_known_by_their_commands_wherever_they_stand(opened: Opened) -> None:
+    journal = opened()
+    for job in read_jobs(["a", "b"], ("echo",)):
+        journal.note(ended(job))
+    # WHEN the list has changed THEN what is done is done, and what took its line is not
+    changed = read_jobs(["c", "a", "b", "b"], ("echo",))
+    assert [job.text for job in opened().left(changed)] == ["c", "b"]
+
+
+def test_the_same_lines_for_another_program_are_other_jobs(opened: Opened) -> None:
+    journal = opened()
+    journal.note(ended(*read_jobs(["a"], ("train",))))
+    assert len(opened().left(read_jobs(["a"], ("test",)))) == 1
+
+
+def test_a_line_cut_off_by_a_crash_is_told_and_spoils_nothing(opened: Opened, tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    one, two = Job(1, ("x",), "one"), Job(2, ("x",), "two")
-    journal = Journal(path)
-    journal.note(Result(one, 0, pid=1, code=0))
-    whole = path.read_text()
-    path.write_text(whole + whole[:-10])
-    journal.note(Result(two, 0, pid=1, code=0))
-    assert journal.finished() == {(1, "one"), (2, "two")}
+    one, two = read_jobs(["one", "two"], ("x",))
+    journal = opened()
+    journal.note(ended(one))
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:-10])
+    journal = opened()
+    assert journal.cut_off
+    journal.note(ended(two))
+    journal = opened()
+    assert not journal.cut_off
+    assert journal.left([one, two]) == []
+    assert path.read_bytes().startswith(whole)
+
+
+@pytest.mark.parametrize("line", ["no JSON", "[]", "7", '{"code": 0}', '{"command": 7, "code": 0}', "", "\xff"])
+def test_a_line_that_is_none_of_its_own_is_named_and_stays(opened: Opened, tmp_path: Path, line: str) -> None:
+    path = tmp_path / "journal"
+    journal = opened()
+    journal.note(ended(Job(1, ("x",))))
+    text = path.read_text() + line + "\n"
+    path.write_text(text)
+    with pytest.raises(BadJournal, match=f"line 2 of {path} is not one of a journal"):
+        opened()
+    assert path.read_text() == text
+
+
+def test_what_cannot_be_written_is_known_at_once(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere" / "journal", tmp_path, Path("/dev/full")):
+        with pytest.raises(BadJournal, match="name another file with --journal"):
+            Journal(path)
+
+
+def test_two_launches_do_not_share_one(opened: Opened, tmp_path: Path) -> None:
+    opened()
+    with pytest.raises(BadJournal, match="in use by another launch"):
+        Journal(tmp_path / "journal")
