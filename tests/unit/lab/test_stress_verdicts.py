@@ -6,6 +6,7 @@ from nvshare.lab.stress.load import share_of
 from nvshare.lab.stress.task import matrix_size
 from nvshare.lab.stress.verdicts import (
     State,
+    at_once,
     balance,
     clean_shutdown,
     launch_configurations,
@@ -33,13 +34,38 @@ def test_a_wrong_launch_configuration_is_named() -> None:
     assert launch_configurations({"all": "", "forced CPU": "x"}, 50).passed
 
 
+def on(cards: str, began: float = 0.0) -> list[dict[str, object]]:
+    """Workers that saw these cards, all for 10 s from the same moment."""
+    return [{"uuid": card, "began": began, "seconds": 10.0} for card in cards]
+
+
 def test_balance_is_even_or_off_by_one_where_it_cannot_be() -> None:
-    assert balance(["a", "b"] * 6, "ab").passed
-    assert not balance(["a"] * 7 + ["b"] * 5, "ab").passed
-    assert balance(["a", "b", "a"], "ab").passed
-    assert not balance(["a", "a", "a"], "ab").passed
-    assert not balance(["a", "b", "c"], "ab").passed
+    assert balance(on("ab" * 6), "ab").passed
+    assert not balance(on("aaaaaaabbbbb"), "ab").passed
+    assert balance(on("aba"), "ab").passed
+    assert not balance(on("aaa"), "ab").passed
+    assert not balance(on("abc"), "ab").passed
     assert not balance([], "ab").passed
+    assert not balance([{"error": "it never began"}], "ab").passed
+
+
+def test_workers_that_were_not_there_at_once_need_not_be_even_but_no_card_is_left_out() -> None:
+    # GIVEN room for two: the third and fourth come when the first two have gone
+    verdict = balance([*on("ab"), *on("aa", began=10.0)], "ab")
+    assert verdict.passed
+    assert verdict.detail.startswith("workers per card: 3, 1; at most 2 of 4 were there at once")
+    # AND where nobody ever was on a card
+    left_out = balance([*on("aa"), *on("aa", began=10.0)], "ab")
+    assert not left_out.passed
+    assert "a card was left out" in left_out.detail
+    # AND a stranger's card is none of ours in any case
+    assert not balance([*on("ab"), *on("ac", began=10.0)], "ab").passed
+
+
+def test_at_once_counts_the_most_at_any_moment() -> None:
+    assert at_once([]) == 0
+    assert at_once([(0.0, 2.0), (1.0, 2.0), (2.0, 2.0)]) == 2
+    assert at_once([(0.0, 5.0), (1.0, 5.0), (2.0, 5.0)]) == 3
 
 
 def test_what_is_left_is_named() -> None:

@@ -97,7 +97,7 @@ def carry_out_plan(title: str, plan: Plan, scene: Scene, watchers: Watchers = Wa
         _skipped("success rate") if load is None else success_rate(load.workers, plan.min_success),
         _skipped("launch configurations") if not plan.launch else launch_configurations(launches, plan.min_launch),
         process_set(before, after),
-        _skipped("balance over cards") if load is None else balance(_seen(load), cards),
+        _skipped("balance over cards") if load is None else balance(load.workers, cards),
         clean_shutdown(before, after, TOLERANCE),
     )
     return Report(title, plan, cards, verdicts, load, launches, tuple(made), _figures(load))
@@ -105,10 +105,6 @@ def carry_out_plan(title: str, plan: Plan, scene: Scene, watchers: Watchers = Wa
 
 def _skipped(name: str) -> Verdict:
     return Verdict(name, None, "not looked at")
-
-
-def _seen(load: Outcome) -> list[str]:
-    return [str(worker["uuid"]) for worker in load.workers if "uuid" in worker]
 
 
 def _figures(load: Outcome | None) -> dict[str, float | None]:

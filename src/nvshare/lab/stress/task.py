@@ -58,6 +58,7 @@ def work(size: int, seconds: float, seed: int) -> dict[str, Any]:
             "lease": sight.lease,
             "ok": right,
             "ops": ops,
+            "began": began,
             "seconds": spent,
             "allocated": total - free,
             "total": total,

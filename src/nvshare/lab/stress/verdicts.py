@@ -55,15 +55,29 @@ def process_set(before: State, after: State) -> Verdict:
     return Verdict("processes at baseline", True, "no process is left")
 
 
-def balance(seen: Sequence[str], cards: Sequence[str]) -> Verdict:
-    """``seen``: the card that each worker really saw, of those that computed together."""
+def balance(workers: Sequence[Mapping[str, Any]], cards: Sequence[str]) -> Verdict:
+    """By the card that each worker really saw. The same number on each is promised of workers that are there at once;
+    where some come when others have gone, they go where there is room, and no card may be left out."""
+    counted = [worker for worker in workers if "uuid" in worker]
+    seen = [str(worker["uuid"]) for worker in counted]
     counts = Counter(seen)
     strangers = set(counts) - set(cards)
     if strangers:
         return Verdict("balance over cards", False, f"workers on {', '.join(strangers)}, which were not to be used")
     spread = [counts[card] for card in cards]
+    text = f"workers per card: {', '.join(map(str, spread)) or 'none'}"
+    together = at_once([(float(worker["began"]), float(worker["seconds"])) for worker in counted])
+    if together < len(counted):
+        used = min(spread) > 0 or len(counted) < len(cards)
+        text += f"; at most {together} of {len(counted)} were there at once, later ones went where there was room first"
+        return Verdict("balance over cards", used, text if used else f"{text}; a card was left out")
     even = bool(seen) and max(spread) - min(spread) <= (1 if len(seen) % len(cards) else 0)
-    return Verdict("balance over cards", even, f"workers per card: {', '.join(map(str, spread)) or 'none'}")
+    return Verdict("balance over cards", even, text)
+
+
+def at_once(work: Sequence[tuple[float, float]]) -> int:
+    """The most that worked at the same time: from when, for how many seconds."""
+    return max((sum(begin <= moment < begin + seconds for begin, seconds in work) for moment, _ in work), default=0)
 
 
 def clean_shutdown(before: State, after: State, tolerance: int) -> Verdict:
