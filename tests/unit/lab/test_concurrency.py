@@ -302,3 +302,48 @@ def test_spans() -> None:
     assert at_once([[Span(0, 4)], [Span(1, 2), Span(3, 6)], [Span(3, 4)]]) == [Span(1, 2), Span(3, 4)]
     assert at_once([[Span(0, 1)], [Span(1, 2)]]) == []
     assert within([Span(0, 3), Span(5, 6)], 1, 4) == [Span(0, 2)]
+
+
+def cut(name: str, line: int) -> Story:
+    """The story of a recorded log that ends there."""
+    text = (DATA / name).read_text().splitlines(keepends=True)
+    return tell([lines.read(name, "".join(text[:line]))])
+
+
+def verdicts_of(name: str) -> list[str]:
+    """What every beginning of a log is called, from the first that tells anything."""
+    words = []
+    for line in range(1, len((DATA / name).read_text().splitlines()) + 1):
+        try:
+            words.append(judge(cut(name, line)).word)
+        except Unreadable as reason:
+            words.append("too little" if str(reason).startswith("too little to tell") else "nothing")
+    return words
+
+
+@pytest.mark.parametrize("name", ["parallel/scheduler.log", "parallel-without-times.log"])
+def test_a_log_that_ends_where_two_tasks_just_met_is_too_little_to_tell(name: str) -> None:
+    words = verdicts_of(name)
+    assert words == ["nothing"] * 12 + ["too little"] * 3 + ["parallel"] * 4
+
+
+@pytest.mark.parametrize("name", ["serial-memory/scheduler.log", "serial-mode/scheduler.log"])
+def test_no_beginning_of_a_serial_run_is_called_parallel(name: str) -> None:
+    assert set(verdicts_of(name)) <= {"nothing", "too little", "serial"}
+
+
+def test_the_reason_says_how_long_they_were_seen() -> None:
+    with pytest.raises(Unreadable, match=r"too little to tell: the log ends 0\.33 s after two tasks met on a card"):
+        judge(cut("parallel/scheduler.log", 15))
+
+
+def test_short_tasks_that_ended_are_enough() -> None:
+    begin, end = SCHEDULED.splitlines()[0], "[NVSHARE][INFO]: Removing client 00000000000000{}"
+    said = [
+        begin,
+        begin.replace("aa on", "bb on").replace("= a,", "= b,"),
+        *(f"[NVSHARE][INFO]: Sent LOCK_OK to client 00000000000000{client}" for client in ("aa", "bb")),
+        *(end.format(client) for client in ("aa", "bb")),
+    ]
+    text = "".join(f"2026-11-15T10:00:00.{number}Z {line}\n" for number, line in enumerate(said))
+    assert judge(tell([lines.read("log", text)])).word == "parallel"

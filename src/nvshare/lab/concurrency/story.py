@@ -42,6 +42,7 @@ class Task:
     progress: list[Span] = field(default_factory=list)
     dropped: int = 0
     left: int = 0
+    goes_on: bool = False  # it was on the card or waited for it when its log ended
     _on_since: float | None = None
     _waits_since: float | None = None
 
@@ -73,6 +74,11 @@ class Task:
     def end(self, at: float) -> None:
         self.go_off(at)
         self.stop_waiting(at)
+
+    def log_ends(self, at: float) -> None:
+        """What comes after is not known."""
+        self.goes_on = self.is_on or self._waits_since is not None
+        self.end(at)
 
 
 @dataclass
@@ -132,7 +138,7 @@ class _Scheduler:
 
     def end(self, at: float) -> None:
         for task in self.tasks.values():
-            task.end(at)
+            task.log_ends(at)
 
     def _task(self, client: str) -> Task:
         return self.tasks.setdefault(client, Task(client))
@@ -283,7 +289,7 @@ def _tasks_in(log: Log, several: bool) -> list[_Tasks]:
         times = [line.time for line in log.lines if line.stream == reader.label and line.time is not None]
         times = times or [line.time for line in log.lines if line.time is not None]
         if times:
-            reader.task.end(max(times))
+            reader.task.log_ends(max(times))
     return [reader for reader in readers.values() if reader.ids or reader.task.on]
 
 

@@ -11,7 +11,9 @@ from nvshare.lab.concurrency.story import Story, Task, Unreadable
 from nvshare.lab.spans import Span
 
 PARALLEL, SERIAL, MIXED = "parallel", "serial", "mixed"
+UNCLEAR = "unclear"  # of one card beside others
 _MOST, _LEAST = 0.9, 0.1  # of the time in which two or more wanted the card
+_ENOUGH = 1.0  # seconds together, of tasks whose log ends before they do
 _HARDLY = 0.01  # of it: that long two may seem to be on at once when the one follows the other
 
 
@@ -41,14 +43,16 @@ class Verdict:
 
 
 def judge(story: Story) -> Verdict:
-    """``Unreadable`` where no two tasks were on a card at the same time or waited for it."""
+    """``Unreadable`` where no two tasks were on a card at the same time or waited for it, or only just."""
     if len(story.tasks) < 2:
         raise Unreadable(f"{len(story.tasks)} task in these logs: two or more are needed to tell how they share a card")
     found = [_card(story, card) for card in story.cards]
     judged = [card for card in found if card is not None]
     if not judged:
         raise Unreadable("no two tasks were on one card at the same time, or waited for it: there is nothing to tell")
-    words = {card.word for card in judged}
+    words = {card.word for card in judged if card.word != UNCLEAR}
+    if not words:
+        raise Unreadable(_too_little(story, judged))
     return Verdict(words.pop() if len(words) == 1 else MIXED, story.timed, judged)
 
 
@@ -65,9 +69,31 @@ def _card(story: Story, card: str) -> CardVerdict | None:
     left = sum(task.left for task in tasks)
     progress = _progress_together(tasks)
     word = _timed(together / contended, left, progress) if story.timed else _ordered(most, left)
+    if word == PARALLEL and _just_met(tasks, contended, story.timed):
+        word = UNCLEAR
     return CardVerdict(
         card, word, len(tasks), most, together, contended, sum(task.dropped for task in tasks), left, progress
     )
+
+
+def _just_met(tasks: Sequence[Task], contended: float, timed: bool) -> bool:
+    """Whether the log ends so soon after two came together that one may still have to leave. Without times: before any
+    has ended or left, for then nobody knows how long that is."""
+    if sum(task.goes_on for task in tasks) < 2:
+        return False
+    if timed:
+        return contended < _ENOUGH
+    return all(task.goes_on and not task.dropped and not task.left for task in tasks)
+
+
+def _too_little(story: Story, cards: Sequence[CardVerdict]) -> str:
+    if not story.timed:
+        return (
+            "too little to tell: the log has no times and ends before any of the tasks that met has ended or left the "
+            "card; give a longer one, or one with times"
+        )
+    longest = max(card.contended for card in cards)
+    return f"too little to tell: the log ends {longest:.2g} s after two tasks met on a card; give a longer one"
 
 
 def _at_most(holding: Sequence[Sequence[Span]], count: int) -> float:
