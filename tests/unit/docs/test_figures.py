@@ -30,7 +30,7 @@ def spine() -> list[str]:
     quota = rows["memory quota 1Gi"]
     return [
         f"{add['ratio']:.4f} ({add['spread'][0]:.4f} to {add['spread'][1]:.4f}) | {add['native_native']:.4f}",
-        f"{matmul['ratio']:.4f} ({matmul['spread'][0]:.4f} to {matmul['spread'][1]:.4f}) | {matmul['native_native']:.4f}",
+        f"{matmul['ratio']:.4f} ({matmul['spread'][0]:.4f} to {matmul['spread'][1]:.4f})",
         f"{tiny['ratio']:.4f} ({tiny['spread'][0]:.2f} to {tiny['spread'][1]:.2f}) | {tiny['native_native']:.4f}",
         f"{first:.1%} and {second:.1%} of solo".replace("% and", " and").replace("%", " %"),
         f"its own `{quota['error']}` at {quota['reached_mib']} MiB, sees a card of {quota['total_mib']} MiB",
