@@ -16,6 +16,16 @@ def _read(pid: int, name: str) -> bytes:
         return b""
 
 
+def processor_time() -> tuple[int, int]:
+    """Ticks that all processors together have spent so far, and those of them with nothing to do."""
+    try:
+        with open("/proc/stat", "rb") as file:
+            ticks = [int(field) for field in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return 0, 0
+    return sum(ticks), sum(ticks[3:5])
+
+
 def _stat(pid: int) -> list[bytes]:
     """The fields after the command name, which may hold any character: state, parent, process group, session, …"""
     return _read(pid, "stat").rpartition(b")")[2].split()

@@ -12,6 +12,7 @@ from nvshare.lab.workloads.spec import WORKLOADS, Workload
 
 QUOTA = 1 << 30
 _IDLE_TASKS = 3
+_SPARE = 0.1  # of the processors' time, idle on a machine that simulates in time
 _CALIBRATION = 200  # adds that tell how fast a card is
 
 
@@ -78,6 +79,18 @@ def _quota(row: Row) -> str:
         f"A quota of {config.format_size(QUOTA)} stops a greedy task with the CUDA out-of-memory error "
         f"({greedy.status}), its neighbour goes on at {100 / row.ratio:.0f} % of its solo speed "
         f"({neighbour.status}, {row.source})."
+    )
+
+
+def busy_note(before: tuple[int, int], after: tuple[int, int]) -> str | None:
+    """Of a demonstration on simulated cards, whose time is the host's: what to know where other work took it.
+    Both are processor times as ``procfs`` tells them."""
+    whole, idle = (later - earlier for earlier, later in zip(before, after, strict=True))
+    if not whole or idle > _SPARE * whole:
+        return None
+    return (
+        f"This machine's processors were {100 - 100 * idle / whole:.0f} % busy meanwhile: simulated tasks then wait "
+        "for the host, and take longer than sharing costs. Look again when it is quiet."
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from nvshare.lab.demo import busy_note
 from nvshare.lab.findings import findings, model_difference
 from nvshare.lab.mission import Row, compare_with_model, make_row
 from nvshare.lab.outcome import Outcome, TaskResult
@@ -126,3 +127,11 @@ def test_a_failure_is_a_finding() -> None:
     assert findings([row(3, (task(1, 5, 1, status="FAIL"),), 5.0)]) == [
         "FAILED: 1 small on 1 GPUs: nvshare-small-1 (model)."
     ]
+
+
+def test_a_demonstration_on_a_machine_without_time_for_it_says_so() -> None:
+    assert busy_note((1000, 500), (2000, 700)) is None
+    note = busy_note((1000, 500), (2000, 530))
+    assert note is not None
+    assert note.startswith("This machine's processors were 97 % busy meanwhile")
+    assert busy_note((0, 0), (0, 0)) is None  # nobody knows
