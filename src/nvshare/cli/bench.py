@@ -157,9 +157,9 @@ def command() -> None:
     """Measure: in the model, on a simulated node, or on the GPUs of this machine.
 
     \b
-    nvshare bench mission --model 2xT4                 computed, in seconds
-    nvshare bench mission --sim 2xT4 --only 4,6        real processes, simulated GPUs
-    nvshare bench compute --sim H200 --only quotas     shares of the card's time
+    nvshare bench mission --model 2xT4               computed, in seconds
+    nvshare bench mission --sim 2xT4 --only 4,6      simulated, real processes
+    nvshare bench compute --sim H200 --only quotas   shares of the card's time
     """
 
 
@@ -217,9 +217,9 @@ def mission_command(
     """The published table: tasks alone, together and mostly idle, against plain runs.
 
     \b
-    nvshare bench mission --model 2xT4                 computed, in seconds
-    nvshare bench mission --sim 2xT4 --only 4,6        real processes, simulated GPUs
-    nvshare bench mission --json result.json           the GPUs of this machine
+    nvshare bench mission --model 2xT4             computed, in seconds
+    nvshare bench mission --sim 2xT4 --only 4,6    simulated, real processes
+    nvshare bench mission --json result.json       the GPUs of this machine
 
     Durations are those of the tasks' own loops: the mean over the tasks, in turns the longest. Exit code 1 when a task
     failed, or did not come back to its speed after its neighbour had gone.
@@ -371,9 +371,9 @@ def swap_command(
     """Switches against the link's own limit: how fast two tasks that do not fit change places.
 
     \b
-    nvshare bench swap --sim A100-40G                        real processes, simulated GPU
-    nvshare bench swap --card-memory 16GiB                   the first GPU of this machine
-    nvshare bench swap --card-memory 12GiB --size 12GiB      whole sets change places
+    nvshare bench swap --sim A100-40G                     on a simulated GPU
+    nvshare bench swap --card-memory 16GiB                this machine's first GPU
+    nvshare bench swap --card-memory 12GiB --size 12GiB   whole sets change places
 
     First the link is measured by plain driver calls: pinned copies one way, the other, and both from two processes.
     """
@@ -430,8 +430,8 @@ def compute_command(
     """What tasks get of a card's time, against their quotas and against native runs beside them.
 
     \b
-    nvshare bench compute --sim H200 --only quotas --seconds 2     real processes, simulated GPU
-    nvshare bench compute --only pairs --json pairs.json           the first GPU of this machine
+    nvshare bench compute --sim H200 --only quotas       simulated, real processes
+    nvshare bench compute --only pairs --json it.json    this machine's first GPU
 
     \b
     quotas   each workload alone at its quotas

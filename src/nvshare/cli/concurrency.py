@@ -33,9 +33,9 @@ def command(
 
     \b
     nvshare verify concurrency scheduler.log
-    nvshare verify concurrency scheduler.log task-1.log task-2.log --html timeline.html
-    kubectl logs -n nvshare-system -l name=nvshare-scheduler --timestamps --tail=-1 |
-        nvshare verify concurrency --expect parallel -
+    nvshare verify concurrency scheduler.log task-*.log --html timeline.html
+    kubectl logs -n nvshare-system -l name=nvshare-scheduler \\
+        --timestamps --tail=-1 | nvshare verify concurrency --expect parallel -
 
     Exit code: 0 told, 1 not as expected, 2 nothing can be told from these logs.
     """

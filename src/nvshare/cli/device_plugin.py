@@ -89,10 +89,10 @@ def main(
     """Offers shares of this node's GPUs to Kubernetes, as nvshare.com/gpu. One per node.
 
     \b
-    nvshare-device-plugin                              ten containers to a GPU, least loaded first
+    nvshare-device-plugin                              ten containers to a GPU
     nvshare-device-plugin --devices 4 --placement pack
-    nvshare-device-plugin --memory-ratio 1.5           nvshare.com/gpumem: up to one and a half of each GPU's memory
-    nvshare-device-plugin --device-list-strategy cdi   where the container runtime takes CDI names
+    nvshare-device-plugin --memory-ratio 1.5           1.5 times a GPU's memory
+    nvshare-device-plugin --device-list-strategy cdi   for runtimes that take CDI
 
     Stop it with Ctrl-C or SIGTERM: running containers keep what they have. Ends with 2 when it cannot start.
     """

@@ -42,9 +42,9 @@ def command(spec: str | None, speed: float | None, docker: bool, as_json: bool) 
     """Print what a shell or a container needs to take part.
 
     \b
-    eval "$(nvshare env)"                         every program of this shell shares its GPU
+    eval "$(nvshare env)"               every program of this shell shares its GPU
     docker run --gpus all $(nvshare env --docker) IMAGE
-    eval "$(nvshare env --sim 2xT4)"              a simulated node
+    eval "$(nvshare env --sim 2xT4)"    a simulated node
     """
     if docker and spec is not None:
         fail("a simulated node lives in this machine's processes: --docker and --sim do not go together", 2)

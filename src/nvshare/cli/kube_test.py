@@ -70,12 +70,12 @@ def command(
     """Install nvshare, run N pods that share the GPUs of a cluster, and judge what happened.
 
     \b
-    nvshare kube-test 4                                 four pods of add-small
+    nvshare kube-test 4                               four pods of add-small
     nvshare kube-test --workload add-idle-small 6
-    nvshare kube-test --serial 4                        one at a time per GPU
-    nvshare kube-test --mem 1Gi 2                       a memory limit by annotation
-    nvshare kube-test --dynamic 2                       ... that is raised while they run
-    nvshare kube-test --baseline --json plain.json 1    whole GPUs, to compare with
+    nvshare kube-test --serial 4                      one at a time per GPU
+    nvshare kube-test --mem 1Gi 2                     a memory limit by annotation
+    nvshare kube-test --dynamic 2                     ... raised while they run
+    nvshare kube-test --baseline --json plain.json 1  whole GPUs, to compare
     nvshare kube-test --against plain.json --html pods.html 4
 
     Talks to the cluster through kubectl alone. The pods are gone afterwards and schedulers in the mode they had, also

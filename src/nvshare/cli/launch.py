@@ -166,7 +166,7 @@ def command(
     nvshare launch -- python train.py --seed {worker}
     nvshare launch --gpus 0,2 --workers 8 --mem 4GiB --cores 25 -- python trial.py
     nvshare launch --gpus cpu --workers 4 -- python preprocess.py
-    nvshare launch --workers 8 --mem 4GiB --jobs trials.txt -- python trial.py --config {job}
+    nvshare launch --workers 8 --jobs trials.txt -- python trial.py {job}
 
     {worker} in the command is the worker's number, {gpu} the index of its GPU, {job} a line of --jobs (else its words
     are added). Jobs from a file have a journal beside it: begun again, only what is left is done. Nothing that a worker

@@ -49,11 +49,11 @@ def main() -> None:
     """Several processes share one NVIDIA GPU, each as if it owned the card.
 
     \b
-    nvshare demo                              see it work (simulated without a GPU)
-    nvshare run -- python train.py            share the GPU
-    nvshare run --mem 4GiB -- python train.py ... with a memory quota
-    nvshare run --sim 2xT4 -- ./program       on a simulated node
-    nvsharectl status --watch                 who runs, who waits
+    nvshare demo                               see it work, with or without a GPU
+    nvshare run -- python train.py             share the GPU
+    nvshare run --mem 4GiB -- python train.py  ... with a memory quota
+    nvshare run --sim 2xT4 -- ./program        on a simulated node
+    nvsharectl status --watch                  who runs, who waits
     """
 
 

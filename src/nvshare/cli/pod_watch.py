@@ -38,8 +38,8 @@ def main(node: str | None, kubeconfig: Path | None, socket: Path | None, debug: 
     """Watches the pods of one node and gives the scheduler their quotas.
 
     \b
-    nvshare.com/gpu-memory-limit: 4Gi      memory that the pod may allocate on each of its GPUs
-    nvshare.com/gpu-core-limit: "30"       percent of a GPU's time
+    nvshare.com/gpu-memory-limit: 4Gi   of each of its GPUs
+    nvshare.com/gpu-core-limit: "30"    percent of a GPU's time
 
     Both may change while the pod runs. A value that cannot be used changes nothing and becomes an Event of the pod.
     """

@@ -35,8 +35,8 @@ def command(first: Path, second: Path | None, html_path: Path | None, noise: flo
 
     \b
     nvshare bench mission --model 2xT4 --json before.json
-    nvshare report before.json --html before.html          tables here, pictures there
-    nvshare report before.json after.json --html diff.html two runs of one kind
+    nvshare report before.json --html before.html            tables and pictures
+    nvshare report before.json after.json --html diff.html   two runs of one kind
 
     Reads what bench, demo, stress, verify and kube-test write. Exit code 2 when a file is none of those.
     """

@@ -67,10 +67,10 @@ def main(
     """Schedules the tasks that share the GPUs of this node. One per GPU.
 
     \b
-    nvshare-scheduler                        for everybody on this machine (as root)
-    nvshare-scheduler --user                 for yourself, no root needed
-    nvshare-scheduler --card-memory 16GiB    tasks share 16 GiB of each card
-    nvshare-scheduler --mode serial --tq 30  one task at a time, 30 seconds each
+    nvshare-scheduler                       for everybody on this machine, as root
+    nvshare-scheduler --user                for yourself, no root needed
+    nvshare-scheduler --card-memory 16GiB   tasks share 16 GiB of each card
+    nvshare-scheduler --mode serial --tq 30 one task at a time, 30 s each
 
     `nvshare run` starts one by itself when none answers. Stop it with Ctrl-C or SIGTERM: tasks keep running.
     """

@@ -73,10 +73,10 @@ def command(
     """Workers allocate, compute and check their data; then it is seen whether anything is left of them.
 
     \b
-    nvshare stress                                      on the GPUs of this machine
+    nvshare stress                                on the GPUs of this machine
     nvshare stress --workers 12 --memory 1024 --faults
-    nvshare stress --sim 4xT4 --duration 15             on simulated ones
-    nvshare stress --skip-stress                        launch configurations only
+    nvshare stress --sim 4xT4 --duration 15       on simulated ones
+    nvshare stress --skip-stress                  launch configurations only
 
     Exit code: 0 passed, 1 failed, 2 usage or set-up, 77 skipped because there is no GPU.
     """

@@ -7,6 +7,7 @@ import re
 import signal
 from types import SimpleNamespace
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -55,6 +56,30 @@ def test_an_unknown_option_is_one_line_in_all_programs(program):
     result = CliRunner().invoke(program, ["--frob"], prog_name="it")
     assert result.exit_code == 2
     assert re.fullmatch(r"\[NVSHARE\]\[FATAL\]: No such option:? '?--frob'?; see it --help\n", result.output)
+
+
+def every_command(command, name):
+    yield pytest.param(command, id=name)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for part in command.list_commands(context):
+            yield from every_command(command.get_command(context, part), f"{name} {part}")
+
+
+PROGRAMS = {
+    "nvshare": nvshare,
+    "nvsharectl": ctl,
+    "nvshare-scheduler": scheduler,
+    "nvshare-device-plugin": device_plugin,
+    "nvshare-pod-watch": pod_watch,
+}
+
+
+@pytest.mark.parametrize("command", [one for name, program in PROGRAMS.items() for one in every_command(program, name)])
+def test_help_fits_a_terminal_of_80_columns(command):
+    result = CliRunner().invoke(command, ["--help"], terminal_width=80)
+    assert result.exit_code == 0
+    assert [line for line in result.output.splitlines() if len(line) > 80] == []
 
 
 def test_without_a_command_there_is_help():
