@@ -205,6 +205,8 @@ def _work(
         listed = read_jobs(jobs, command)
     except ValueError as error:
         fail(str(error), 2)
+    if not listed:
+        fail(f"--jobs: there is no job in {jobs.name}", 2)
     if journal is None and jobs is not sys.stdin and Path(jobs.name).is_file():
         journal = Path(f"{jobs.name}.journal")
     if journal is None:

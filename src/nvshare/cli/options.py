@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import math
 import os
 import signal
@@ -138,6 +139,7 @@ class PlainCommand(click.Command):
     ) -> Any:
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
+        _show_something_for_every_character()
         try:
             with ended_by(signal.SIGINT):
                 code = super().main(args, prog_name, complete_var, False, **extra)
@@ -183,6 +185,13 @@ def _name(error: click.BadParameter) -> str:
     if isinstance(error.param, click.Option):
         return max(error.param.opts, key=len)
     return error.param.human_readable_name.strip("[]")
+
+
+def _show_something_for_every_character() -> None:
+    """In the user's encoding, which may have neither arrows nor bars, nor all that file names may hold."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _give_up_output() -> None:

@@ -44,7 +44,12 @@ def choose(text: str, cards: Sequence[str], allowed: Sequence[str]) -> tuple[str
     for entry in text.split(","):
         card = _card(entry.strip(), cards)
         if card is None:
-            raise BadChoice(f"GPU {entry.strip() or '(nothing)'} does not exist: there are {_indices(cards, cards)}")
+            known = (
+                f"there is GPU {_indices(cards, cards)} only"
+                if len(cards) == 1
+                else f"there are {_indices(cards, cards)}"
+            )
+            raise BadChoice(f"GPU {entry.strip() or '(nothing)'} does not exist: {known}")
         if card not in allowed:
             raise BadChoice(
                 f"GPU {entry.strip()} is outside of CUDA_VISIBLE_DEVICES, which allows {_indices(allowed, cards)}"

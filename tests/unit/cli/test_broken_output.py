@@ -68,3 +68,17 @@ def test_a_result_is_kept_though_nobody_reads_what_is_said(tmp_path: Path) -> No
     assert running.returncode == 1
     assert json.loads(rows.read_text())["kind"] == "mission"
     assert page.read_text().endswith("</html>\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("arguments", [("doctor",), ("verify", "concurrency", str(LOG))], ids=" ".join)
+def test_an_encoding_without_arrows_and_bars_is_no_error(arguments: tuple[str, ...], encoding: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nvshare", *arguments],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == b""
+    assert done.stdout
