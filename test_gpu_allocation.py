@@ -29,9 +29,9 @@ def main() -> None:
         if subprocess.run(["make", "-C", str(ROOT), "native"], stdout=subprocess.DEVNULL, check=False).returncode:
             sys.exit(_say("make native failed; see above"))
     sys.path.insert(0, str(ROOT / "src"))
-    from nvshare.cli.stress import command
+    from nvshare.cli.entry import stress
 
-    command(prog_name="test_gpu_allocation.py")
+    stress("test_gpu_allocation.py")
 
 
 def _say(text: str) -> int:

@@ -18,12 +18,12 @@ if _HEARD:
     signal.signal(signal.SIGINT, _leave)  # before all other imports, which is why this module has next to none
 
 
-def _run(module: str) -> None:
+def _run(module: str, command: str = "main", program: str | None = None) -> None:
     from importlib import import_module
 
     at_the_end = signal.SIG_DFL  # what Python does at its very end is not worth a traceback
     try:
-        import_module(f"nvshare.cli.{module}").main()
+        getattr(import_module(f"nvshare.cli.{module}"), command)(prog_name=program)
     except SystemExit as ending:
         if ending.code == _INTERRUPTED:
             at_the_end = signal.SIG_IGN  # a second Ctrl-C changes nothing
@@ -51,3 +51,8 @@ def device_plugin() -> None:
 
 def pod_watch() -> None:
     _run("pod_watch")
+
+
+def stress(program: str) -> None:
+    """``nvshare stress`` under another name."""
+    _run("stress", "command", program)

@@ -151,6 +151,8 @@ class PlainCommand(click.Command):
         except click.Abort:
             raise SystemExit(INTERRUPTED) from None
         except OSError as error:
+            if error.filename is None and "temporary directory" in str(error):  # as the standard library says it
+                fail("there is no directory for temporary files: set TMPDIR to one that can be written", 2)
             if error.errno not in _UNWRITABLE or error.filename is not None:
                 raise
             _give_up_output()

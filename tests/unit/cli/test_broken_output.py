@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from nvshare.cli.main import main
 
 LOG = Path(__file__).parents[2] / "data" / "concurrency" / "serial-mode" / "scheduler.log"
 MISSION = ("bench", "mission", "--model", "2xT4", "--shorten", "0.01", "--only", "0,4")
@@ -82,3 +85,13 @@ def test_an_encoding_without_arrows_and_bars_is_no_error(arguments: tuple[str, .
     )
     assert done.stderr == b""
     assert done.stdout
+
+
+def test_no_directory_for_temporary_files_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("nvshare.gpu.sim.names", none)
+    result = CliRunner().invoke(main, ["sim", "list"])
+    assert result.exit_code == 2
+    assert result.output.startswith("[NVSHARE][FATAL]: there is no directory for temporary files: set TMPDIR")
