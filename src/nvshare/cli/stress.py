@@ -146,7 +146,8 @@ def _carry_out(plan: Plan, scene: Scene, gpu_log: Path | None, verbose: bool) ->
         granted = process.granted
         if verbose and granted is not None:
             index = ", ".join(str(scene.cards.index(uuid)) for uuid in granted.gpus)
-            click.echo(f"  worker {number}: process {process.pid} on GPU {index}")
+            with contextlib.suppress(OSError):  # we are in the worker's own thread; others will notice too
+                click.echo(f"  worker {number}: process {process.pid} on GPU {index}")
 
     def step(name: str) -> None:
         if verbose:
@@ -158,7 +159,11 @@ def _carry_out(plan: Plan, scene: Scene, gpu_log: Path | None, verbose: bool) ->
     watchers = Watchers(lambda name: click.echo(f"- {name}"), step, began)
     if gpu_log is None:
         return carry_out_plan(title, plan, scene, watchers)
-    with logged(gpu_log, scene.meter, scene.cards.all):
+
+    def lost(why: str) -> None:
+        click.echo(f"[NVSHARE][WARN]: --gpu-log: {gpu_log} cannot be written any more ({why})", err=True)
+
+    with logged(gpu_log, scene.meter, scene.cards.all, lost):
         return carry_out_plan(title, plan, scene, watchers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -98,17 +98,27 @@ def _node_directory(place: Place) -> str | None:
 
 
 @contextlib.contextmanager
-def gpu_log(path: Path, meter: Meter, cards: tuple[str, ...]) -> Iterator[None]:
-    """``--gpu-log``: timestamp, index, utilization (percent), memory (MiB), a line for each card and second."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("timestamp", "index", "utilization", "memory"))
+def gpu_log(path: Path, meter: Meter, cards: tuple[str, ...], lost: Callable[[str], None]) -> Iterator[None]:
+    """``--gpu-log``: timestamp, index, utilization (percent), memory (MiB), a line for each card and second. ``lost``
+    hears once why it cannot be written any more, if so."""
+    written = [True]
 
-        def sample() -> None:
-            memory, busy = meter.memory(), meter.utilization()
-            for index, uuid in enumerate(cards):
-                writer.writerow((f"{time.time():.3f}", index, busy.get(uuid, 0), memory.get(uuid, 0) >> 20))
-            file.flush()
+    def write(rows: Iterable[tuple[object, ...]]) -> None:
+        try:
+            if written[0]:
+                with path.open("a", newline="") as file:
+                    csv.writer(file).writerows(rows)
+        except OSError as error:
+            written[0] = False
+            lost(str(error.strerror))
 
-        with every(_PERIOD, sample):
-            yield
+    def sample() -> None:
+        memory, busy = meter.memory(), meter.utilization()
+        now = f"{time.time():.3f}"
+        write((now, index, busy.get(uuid, 0), memory.get(uuid, 0) >> 20) for index, uuid in enumerate(cards))
+
+    if path.is_file():
+        path.write_text("")
+    write([("timestamp", "index", "utilization", "memory")])
+    with every(_PERIOD, sample):
+        yield
