@@ -269,14 +269,15 @@ def up(
 @contextlib.contextmanager
 def held(spec: str, speed: float, name: str, profile: Profile | None = None) -> Iterator[SimNode]:
     """A node that lives as long as this block, or, should we be killed, until the next ``end_abandoned``."""
-    node = up(spec, speed, name=name, profile=profile)
     try:
+        node = up(spec, speed, name=name, profile=profile)
         with open(node.directory / _HELD, "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # gone with us, however we end
             (node.directory / _HELD).rename(node.directory / _HOLDER)  # never to be seen without its lock
             yield node
     finally:
-        down(node.name)
+        with contextlib.suppress(NodeNotFound):  # we came no further, or somebody ended it
+            down(name)
 
 
 def end_abandoned() -> None:

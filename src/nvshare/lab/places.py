@@ -98,7 +98,9 @@ def _check_declared(socket: Path, card_memory: int) -> None:
     with Connection(socket) as connection:
         status = connection.request("status")["status"]
     if any(gpu["declared"] != card_memory for gpu in status["gpus"]):
+        pid = status["scheduler"]["pid"]
         raise SchedulerError(
-            f"the scheduler on {socket} does not declare {card_memory} bytes per card; stop it, and one that does is "
-            f"started, or start it with: nvshare-scheduler --card-memory {card_memory}"
+            f"the scheduler on {socket} does not declare {config.format_size(card_memory)} of each card: end it, and "
+            f"one that does is started for this (kill {pid}; its tasks go on meanwhile), or start it so yourself: "
+            f"nvshare-scheduler --card-memory {card_memory}"
         )
