@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import click
 
 from nvshare import config
+from nvshare.cli.interrupts import ENDING
 from nvshare.cli.options import SIZE, SPEED, PlainCommand, Seconds, fail
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
@@ -109,14 +110,16 @@ def where(spec: str | None, speed: float | None) -> Place:
 
 @contextlib.contextmanager
 def stopping(stop: Callable[[], None]) -> Iterator[Callable[[], int | None]]:
-    """SIGINT, SIGTERM and SIGHUP stop it; tells which one did."""
+    """SIGINT, SIGTERM and SIGHUP stop it, but for those that are ignored, as under nohup; tells which one did."""
     caught: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
         caught.append(number)
         stop()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.signal(number, handle) for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield lambda: caught[0] if caught else None
     finally:

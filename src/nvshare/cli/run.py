@@ -150,6 +150,12 @@ def _adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def _heard() -> set[signal.Signals]:
+    """What is passed on: not what was ignored when we came, as under nohup or in a script's background; that stays so
+    for the command too."""
+    return {number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN}
+
+
 def _start(command: tuple[str, ...], env: Mapping[str, str]) -> int:
     try:
         return os.posix_spawnp(
@@ -157,7 +163,7 @@ def _start(command: tuple[str, ...], env: Mapping[str, str]) -> int:
             command,
             env,
             setsigmask=[],
-            setsigdef=_FORWARDED | _IGNORED_BY_PYTHON,
+            setsigdef=_heard() | _IGNORED_BY_PYTHON,
         )
     except (FileNotFoundError, ValueError):  # the latter for an empty name
         fail(f"{command[0] or repr('')}: command not found", 127)
@@ -306,7 +312,7 @@ def _run(command: tuple[str, ...], variables: Mapping[str, str], socket: Path, q
         asked = {}
     env = config.child_environment({**variables, **asked})
     _adopt_orphans()
-    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_BLOCK, _heard() | {signal.SIGCHLD})
     child = _start(command, env)
     group.start()
     code = _await(child, group.waits)

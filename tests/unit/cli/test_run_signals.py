@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 
+from nvshare.cli import launch
+
 SCRIPT = """
 import os, signal, sys
 from nvshare.cli import run
@@ -36,3 +38,34 @@ def test_command_that_ctrl_c_and_sigterm_do_not_reach_is_killed_when_its_time_is
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout == f"2 {128 + signal.SIGKILL}\n"
     assert done.stderr == "[NVSHARE][INFO]: the task waits inside the GPU driver and does not react; ending it\n"
+
+
+IGNORING = """
+import os, signal, sys
+from nvshare.cli import run
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, run._heard() | {signal.SIGCHLD})
+child = run._start(("sh", "-c", "kill -HUP $$ $PPID; echo lives"), os.environ)
+print(run._await(child, lambda: False))
+"""
+
+
+def test_what_nohup_has_ignored_stays_so_for_the_command() -> None:
+    done = subprocess.run([sys.executable, "-c", IGNORING], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == "lives\n0\n"
+
+
+def test_nor_does_the_end_of_the_terminal_stop_a_launch_under_nohup() -> None:
+    stopped: list[bool] = []
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with launch.stopping(lambda: stopped.append(True)) as number:
+            signal.raise_signal(signal.SIGHUP)
+            assert number() is None
+            signal.raise_signal(signal.SIGTERM)
+            assert number() == signal.SIGTERM
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert stopped == [True]
