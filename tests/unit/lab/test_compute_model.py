@@ -69,6 +69,17 @@ def test_busy_tasks_without_quotas_share_the_whole_card_equally(count: int) -> N
     assert max(got) <= 1.02 * min(got)
 
 
+@pytest.mark.parametrize(("card", "workload"), [("A100-40G", "add"), ("T4", "add-small")])
+def test_three_tasks_that_fit_are_seen_to_be_busy_beside_each_other(card: str, workload: str) -> None:
+    """What they submitted freely still runs when turns begin: it takes longer for all, and nobody idles meanwhile."""
+    backend = ModelBackend(1, load(card))
+    work = WORKLOADS[workload].shortened(0.1)
+    solo = backend.run(RunPlan((TaskPlan("solo", work),), PLAIN)).tasks[0].loop_seconds
+    outcome = backend.run(RunPlan(tuple(TaskPlan(f"task {number}", work) for number in range(3))))
+    assert outcome.switches == 0
+    assert all(task.loop_seconds / solo <= 3.1 for task in outcome.tasks)
+
+
 def test_launch_bound_tasks_without_quotas_run_side_by_side() -> None:
     native = [task.delivered for task in run([TINY, TINY], seconds=20.0, mode=None).tasks]
     assert all(one >= 0.97 * alone for one, alone in zip(delivered(TINY, TINY, seconds=20.0), native, strict=True))

@@ -33,8 +33,9 @@ class ComputeTurns:
         self._pieces = 0
         self._eased = Signal()
         self._used = 0.0
-        self._busy = 0.0
         self._busy_since: float | None = None
+        self._at_work = 0.0  # as events show it: from a piece's begin to its end, whoever else is on the card
+        self._at_work_since: float | None = None
         self._idle_since = 0.0
         self._closing: tuple[int, TurnEnd] | None = None
 
@@ -70,10 +71,9 @@ class ComputeTurns:
             if self._busy_since is None:
                 gap = now - self._idle_since
                 self._busy_since = now - gap if gap <= costs.SHORT_GAP and self._idle_since > self._opened_at else now
-            self._oldest_since = now
+            self._oldest_since = self._at_work_since = now
         self._pieces += 1
         self._in_flight += seconds
-        self._busy += seconds
         done.then(lambda _: self._finished(seconds))
 
     def _finished(self, seconds: float) -> None:
@@ -85,6 +85,9 @@ class ComputeTurns:
             if self._busy_since is not None:
                 self._used += self._engine.now - self._busy_since
                 self._busy_since = None
+            if self._at_work_since is not None:
+                self._at_work += self._engine.now - self._at_work_since
+                self._at_work_since = None
             if self._closing is not None:
                 self._engine.after(costs.SEE_END, self._say_all_ended)
             else:
@@ -106,8 +109,9 @@ class ComputeTurns:
         if self._turn is None:
             self._opened_at = self._engine.now
             self._idle_since = self._engine.now
-            self._used = self._busy = 0.0
+            self._used = self._at_work = 0.0
             self._busy_since = self._engine.now if self._waits else None
+            self._at_work_since = self._engine.now if self._pieces else None
         self._turn = command
         self._asked = False
         if command.length is not None:
@@ -148,11 +152,14 @@ class ComputeTurns:
         self._say(number, reason, pending=0.0)
 
     def _say(self, number: int, reason: TurnEnd, pending: float) -> None:
-        used = self._used + (self._engine.now - self._busy_since if self._busy_since is not None else 0.0)
-        busy, wants = min(self._busy, used), self._waits
+        used = self._used + self._since(self._busy_since)
+        busy, wants = min(self._at_work + self._since(self._at_work_since), used), self._waits
         self._shell.send(
             lambda now: events.TurnOver(now, self._client, self._gpu, number, used, busy, pending, reason, wants)
         )
+
+    def _since(self, begin: float | None) -> float:
+        return 0.0 if begin is None else self._engine.now - begin
 
     def _watch_idleness(self) -> None:
         if self._turn is None or self._turn.length is None or self._pieces:
