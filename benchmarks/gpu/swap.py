@@ -1,14 +1,15 @@
 """On a real NVIDIA GPU: tasks that do not fit on a card declared small take turns, their memory moves at link speed.
 
-    python benchmarks/gpu/swap.py [--only pair,whole,three,wake,many,unified] [--budget 215] [--json FILE]
+    python benchmarks/gpu/swap.py [--only pair,wake,many,whole,three,unified] [--budget 215] [--json FILE]
 
 Needs PyTorch, 40 GiB of free memory on the card and 48 GiB on the host. Measures the link first, by plain driver calls.
 Builds the native part, starts schedulers of its own, ends everything it started. The card is never filled: it is only
 declared small.
 
-All processes are started at the beginning, because importing PyTorch takes longer than most of the measurements. The
-tests come in the order of their weight, and each row is printed and written as soon as it is measured: a run that is
-cut short keeps what it found. A test for which the budget has no time left is skipped and says so.
+All processes are started at the beginning, because importing PyTorch takes longer than most of the measurements; tests
+of the same tasks on the same card share them. The tests come in the order of their weight, and each row is printed and
+written as soon as it is measured: a run that is cut short keeps what it found. A test for which the budget has no time
+left is skipped and says so; after one that fails, the others get new processes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,10 @@ from nvshare.lab.switches import Switch, SwitchWatch
 
 GIB = 1 << 30
 LARGE, SMALL = 11.9, 6.9  # GiB of the tasks' buffers: what people call 12 and 7 GiB, with room for the allocator
-PAIR_SECONDS = 26.0  # of work for each of two tasks, alone
+PAIR_SECONDS = 22.0  # of work for each of two tasks, alone
 WHOLE_SECONDS = 6.0
 UNIFIED_SECONDS = 4.0
-THREE_SECONDS = 16.0  # of the clock
+THREE_SECONDS = 12.0  # of the clock
 WAKES = 8
 MANY_SWITCHES = 100
 WARM_UP = 200  # adds
@@ -88,7 +89,6 @@ class Stage:
     members: list[Worker]
     gib: float
     declared: float
-    ends_at: float  # on the monotonic clock: when its part of the budget is over
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,18 @@ class Test:
     """So many tasks of so many GiB on a card declared at so many; ``seconds`` is what it takes in all, ``least`` what
     it can be cut down to."""
 
-    measure: Callable[[Bench, Stage], Iterator[Row]]
+    measure: Callable[[Bench, Stage, float], Iterator[Row]]  # the last: when its time is over, on the monotonic clock
     seconds: float
     least: float | None = None
     tasks: int = 2
     gib: float = LARGE
     declared: float = 16.0
     variables: Mapping[str, str] = field(default_factory=dict)
+
+    def same_tasks(self, other: Test) -> bool:
+        """Whether both can be made with the same processes on the same card."""
+        mine, theirs = (replace(test, measure=self.measure, seconds=0.0, least=None) for test in (self, other))
+        return mine == theirs
 
 
 def together(members: list[Worker], iterations: int) -> list[dict[str, Any]]:
@@ -144,7 +149,7 @@ def in_turns(bench: Bench, stage: Stage, seconds: float) -> tuple[Row, bool]:
     return {"ratio": round(ratio, 4), "right": right, **account(watch.switches, bench.link)}, right
 
 
-def pair(bench: Bench, stage: Stage) -> Iterator[Row]:
+def pair(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
     """Two tasks of 12 GiB on a declared 16 GiB, all settings as they come."""
     allocated = sum(client["gpus"][0]["allocated"] for client in stage.scheduler.status()["clients"])
     most = round(allocated / GIB - stage.declared + 0.5, 3)
@@ -159,7 +164,7 @@ def pair(bench: Bench, stage: Stage) -> Iterator[Row]:
     }
 
 
-def whole(bench: Bench, stage: Stage) -> Iterator[Row]:
+def whole(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
     """Two tasks that each take the whole declared card: all of it changes places."""
     stage.scheduler.ctl("-T", "2")
     row, right = in_turns(bench, stage, WHOLE_SECONDS)
@@ -167,7 +172,7 @@ def whole(bench: Bench, stage: Stage) -> Iterator[Row]:
     yield {"test": "whole 12 GiB sets change places", **row, "ok": ok}
 
 
-def three(bench: Bench, stage: Stage) -> Iterator[Row]:
+def three(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
     """Three tasks of 7 GiB on 16 GiB: what all do together while all want the card, against one alone."""
     its = bench.solo[stage.gib]
     batch = max(1, int(BATCH_SECONDS * its))
@@ -194,8 +199,11 @@ def _missing(scheduler: DeclaredScheduler, pid: int) -> int:
     return int(gpu["allocated"] - gpu["resident"])
 
 
-def wake(bench: Bench, stage: Stage) -> Iterator[Row]:
-    """A task whose memory is on the host is asked to compute."""
+def wake(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
+    """A task whose memory is on the host is asked to compute. Each has left the card once before it counts: what leaves
+    for the first time may page-lock host memory."""
+    for member in [*stage.members, *stage.members]:
+        member.ask(do="run", iterations=1)
     pids = [member.ask(do="info")["pid"] for member in stage.members]
     kernel = 1 / bench.solo[stage.gib]
     seconds, over, right, missing = [], [], True, 0
@@ -206,7 +214,7 @@ def wake(bench: Bench, stage: Stage) -> Iterator[Row]:
         right = right and answer["right"] and missing > 0
         seconds.append(answer["seconds"] - kernel)
         over.append(seconds[-1] - 1.2 * bench.link.seconds(missing, missing))
-    worst = max(over[2:])  # the first of each may page-lock host memory
+    worst = max(over)
     yield {
         "test": "an idle task computes again",
         "seconds": [round(value, 4) for value in seconds],
@@ -217,14 +225,14 @@ def wake(bench: Bench, stage: Stage) -> Iterator[Row]:
     }
 
 
-def many(bench: Bench, stage: Stage) -> Iterator[Row]:
-    """As many switches as there is time for. The tasks are asked in turn, so that each question is a switch; what has
-    moved is summed up before anything is computed, then computed anew and summed up again: so every byte of all buffers
-    is looked at after each switch."""
+def many(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
+    """A hundred switches, or as many as there is time for. The tasks are asked in turn, so that each question is a
+    switch; what has moved is summed up before anything is computed, then computed anew and summed up again: so every
+    byte of all buffers is looked at after each switch."""
     before = stage.scheduler.status()["counters"]["switches"]
     checks = wrong = switches = 0
     with SwitchWatch(stage.scheduler.status) as watch:
-        while switches < MANY_SWITCHES and time.monotonic() < stage.ends_at:
+        while switches < MANY_SWITCHES and time.monotonic() < ends_at:
             for member in stage.members:
                 wrong += not member.ask(do="check")["right"]
                 wrong += not member.ask(do="run", iterations=1)["right"]
@@ -236,11 +244,11 @@ def many(bench: Bench, stage: Stage) -> Iterator[Row]:
         "switches": switches,
         "checks": checks,
         "wrong": wrong,
-        "ok": wrong == 0 and switches > 0,
+        "ok": wrong == 0 and switches >= MANY_SWITCHES,
     }
 
 
-def unified(bench: Bench, stage: Stage) -> Iterator[Row]:
+def unified(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
     """The pair again with the unified-memory backend, in short turns: for comparison, it has no limit to keep."""
     stage.scheduler.ctl("-T", "2")
     row, right = in_turns(bench, stage, UNIFIED_SECONDS)
@@ -249,22 +257,26 @@ def unified(bench: Bench, stage: Stage) -> Iterator[Row]:
 
 TESTS: dict[str, Test] = {
     "pair": Test(pair, PAIR_SECONDS * 2.06 + 6),
+    "wake": Test(wake, 8),
+    "many": Test(many, 45, least=12),
     "whole": Test(whole, WHOLE_SECONDS * 2 + 8, declared=12.0),
     "three": Test(three, THREE_SECONDS + 7, tasks=3, gib=SMALL),
-    "wake": Test(wake, 8),
-    "many": Test(many, 34, least=12),
     "unified": Test(unified, UNIFIED_SECONDS * 2 + 10, variables={"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}),
 }
 
 
 @dataclass
 class Cast:
-    """The processes of one test, started ahead of it."""
+    """The processes of tests that need the same ones, started ahead of them."""
 
-    name: str
-    test: Test
+    names: list[str]
     directory: Path
     workers: list[Worker] = field(default_factory=list)
+
+    @property
+    def test(self) -> Test:
+        """Any of them: they differ in what is measured only."""
+        return TESTS[self.names[0]]
 
     def enter(self) -> None:
         """Start them; they touch CUDA only when told to, and the scheduler is there by then."""
@@ -281,42 +293,65 @@ class Cast:
                 worker.send(do="quit")  # all of them before the first is waited for
         for worker in self.workers:
             worker.stop()
+        self.workers = []
 
     @contextlib.contextmanager
-    def stage(self, ends_at: float) -> Iterator[Stage]:
+    def stage(self) -> Iterator[Stage]:
         test = self.test
         scheduler = DeclaredScheduler(self.directory, test.declared)
         try:
+            if not self.workers:
+                self.enter()
             for worker in self.workers:
                 if not worker.ask(do="prepare", workload="add", gib=test.gib)["right"]:
                     raise RuntimeError("the first sums are wrong")
             clients = len(scheduler.status()["clients"])
             if clients != test.tasks:
                 raise RuntimeError(f"{clients} of {test.tasks} tasks are known to the scheduler")
-            yield Stage(scheduler, self.workers, test.gib, test.declared, ends_at)
+            yield Stage(scheduler, self.workers, test.gib, test.declared)
         finally:
             self.leave()
             scheduler.stop()
 
 
-@contextlib.contextmanager
-def given_up_after(seconds: float, cast: Cast) -> Iterator[list[str]]:
-    """Kills the tasks of a test that hangs, so that the others get their time; what the scheduler said of them then."""
-    story: list[str] = []
+def casts_of(names: list[str], directory: Path) -> list[Cast]:
+    """In the order of the first test of each."""
+    casts: list[Cast] = []
+    for name in names:
+        for cast in casts:
+            if cast.test.same_tasks(TESTS[name]):
+                cast.names.append(name)
+                break
+        else:
+            casts.append(Cast([name], directory / name))
+    return casts
 
-    def give_up() -> None:
-        with contextlib.suppress(Exception), Connection(cast.directory / "scheduler.sock") as connection:
-            story.append(json.dumps(connection.request("status")["status"]))
-        story.insert(0, f"given up after {seconds:.0f} s")
-        for worker in cast.workers:
+
+class Watch:
+    """Kills the tasks of a test that hangs, so that the others get their time; ``story`` is what the scheduler said of
+    them then."""
+
+    def __init__(self, cast: Cast) -> None:
+        self._cast = cast
+        self._timer: threading.Timer | None = None
+        self.story: list[str] = []
+
+    def until(self, seconds: float) -> None:
+        """From now on; what was said before does not count any more."""
+        self.end()
+        self._timer = threading.Timer(seconds, self._give_up, [seconds])
+        self._timer.start()
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _give_up(self, seconds: float) -> None:
+        with contextlib.suppress(Exception), Connection(self._cast.directory / "scheduler.sock") as connection:
+            self.story.append(json.dumps(connection.request("status")["status"]))
+        self.story.insert(0, f"given up after {seconds:.0f} s")
+        for worker in self._cast.workers:
             worker.process.kill()
-
-    timer = threading.Timer(seconds, give_up)
-    timer.start()
-    try:
-        yield story
-    finally:
-        timer.cancel()
 
 
 def solo_speeds(native_worker: Worker) -> dict[float, float]:
@@ -361,22 +396,30 @@ class Report:
         return {path.parent.name: path.read_text().splitlines()[-80:] for path in paths}
 
 
-def run(cast: Cast, bench: Bench, left: float, report: Report) -> None:
-    """One test, as far as the time goes; whatever happens in it, the next one can be run."""
-    test = cast.test
-    least = test.seconds if test.least is None else test.least
-    if left < least:
-        cast.leave()
-        report.add({"test": cast.name, "error": f"skipped: needs {least:.0f} s, {left:.0f} are left", "ok": False})
-        return
-    takes = min(left, test.seconds)
-    with given_up_after(min(left + GRACE, PATIENCE * takes), cast) as story:
+def run(cast: Cast, bench: Bench, budget: float, report: Report) -> None:
+    """Its tests, as far as the time goes; whatever happens in one, the next one can be run."""
+    todo = list(cast.names)
+    while todo:
+        watch = Watch(cast)
         try:
-            with cast.stage(time.monotonic() + takes) as stage:
-                for row in test.measure(bench, stage):
-                    report.add(row)
+            watch.until(budget - report.elapsed + GRACE)
+            with cast.stage() as stage:
+                while todo:
+                    left = budget - report.elapsed
+                    test, name = TESTS[todo[0]], todo[0]
+                    if left >= (test.seconds if test.least is None else test.least):
+                        takes = min(left, test.seconds)
+                        watch.until(min(left + GRACE, PATIENCE * takes))
+                        for row in test.measure(bench, stage, time.monotonic() + takes):
+                            report.add(row)
+                    else:
+                        report.add({"test": name, "error": f"skipped: {left:.0f} s are left", "ok": False})
+                    todo.pop(0)
         except Exception as error:  # of one test; those after it are worth as much
-            report.add({"test": cast.name, "error": "\n".join([*story, f"{error!r}"])[-6000:], "ok": False})
+            name = todo.pop(0) if todo else f"the end of {cast.names[-1]}"
+            report.add({"test": name, "error": "\n".join([*watch.story, f"{error!r}"])[-6000:], "ok": False})
+        finally:
+            watch.end()
 
 
 def chosen(text: str) -> list[str]:
@@ -398,14 +441,11 @@ def main() -> int:
         alone = Worker({})
         stack.callback(alone.stop)
         subprocess.run(["make", "-C", str(ROOT), "native"], check=True, stdout=subprocess.DEVNULL)
-        casts = []
-        for name in arguments.only:
-            place = Path(directory) / name
-            place.mkdir()
-            cast = Cast(name, TESTS[name], place)
+        casts = casts_of(arguments.only, Path(directory))
+        for cast in casts:
+            cast.directory.mkdir()
             stack.callback(cast.leave)
             cast.enter()
-            casts.append(cast)
         for worker in [alone, *(worker for cast in casts for worker in cast.workers)]:
             worker.ask(do="info")  # it has imported all it needs, and will not disturb what is measured
         solo = solo_speeds(alone)
@@ -416,7 +456,7 @@ def main() -> int:
         report.tell(link_gb_per_s={way: round(getattr(link, way) / 1e9, 1) for way in ways})
         bench = Bench(link, solo)
         for cast in casts:
-            run(cast, bench, arguments.budget - report.elapsed, report)
+            run(cast, bench, arguments.budget, report)
     return 0 if report.rows and all(row["ok"] for row in report.rows) else 1
 
 

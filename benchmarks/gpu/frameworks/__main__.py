@@ -12,7 +12,8 @@ ranks      two ranks of one job on one card beside a third task
 ipc        a tensor that one process sends to another, beside a third task on a card declared too small
 
 Rows are merged into FILE: those of a test that is run again are replaced. The card is never filled, only declared
-small. Starts schedulers of its own and ends everything it started. Where there is no GPU, a simulated node
+small. Starts schedulers of its own and ends everything it started. ``drift`` runs beside switching, quota and ranks,
+none of which depends on speed, where that is possible (it takes root). Where there is no GPU, a simulated node
 (NVSHARE_SIM_NODE) carries ``--with c-linked,bindings``.
 """
 
@@ -22,6 +23,7 @@ import argparse
 import json
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +34,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[2] / "src")]
 
 import pynvml  # noqa: E402
 from alone import alone, launches  # noqa: E402
-from cast import NAMES, build  # noqa: E402
+from cast import CAN_BE_APART, NAMES, build  # noqa: E402
 from ipc import ipc  # noqa: E402
 from quota import drift, quota  # noqa: E402
 from ranks import ranks  # noqa: E402
@@ -50,6 +52,7 @@ PARTS: dict[str, Callable[[list[str], Path, int], Iterator[Row]]] = {
     "ranks": ranks,
     "ipc": ipc,
 }
+BESIDE, BESIDE_WHAT = "drift", ("switching", "quota", "ranks")
 ALWAYS_SHOWN = ("test", "ok")
 
 
@@ -63,9 +66,14 @@ class Report:
             self._rows = {row["test"]: row for row in json.loads(path.read_text())["rows"]}
         self._about = conditions(source_of_cards())
         self._began = time.monotonic()
+        self._one_at_a_time = threading.Lock()
         self.ok = True
 
     def add(self, row: Row) -> None:
+        with self._one_at_a_time:
+            self._add(row)
+
+    def _add(self, row: Row) -> None:
         self.ok = self.ok and row["ok"]
         self._rows[row["test"]] = row
         details = ", ".join(f"{key} {value}" for key, value in row.items() if key not in ALWAYS_SHOWN)
@@ -99,13 +107,32 @@ def main() -> int:
     report = Report(arguments.json)
     with tempfile.TemporaryDirectory(prefix="nvs-") as directory:
         build(Path(directory))
-        for part in arguments.only:
+
+        def carry_out(part: str) -> None:
             try:
                 for row in PARTS[part](arguments.names, Path(directory), arguments.rounds):
                     report.add(row)
             except Exception as error:  # of one part; those after it are worth as much
                 report.add({"test": part, "error": repr(error)[-3000:], "ok": False})
+
+        for group in groups(arguments.only):
+            beside = [threading.Thread(target=carry_out, args=[part]) for part in group if part == BESIDE]
+            for thread in beside:
+                thread.start()
+            for part in group:
+                if part != BESIDE:
+                    carry_out(part)
+            for thread in beside:
+                thread.join()
     return 0 if report.ok else 1
+
+
+def groups(parts: list[str]) -> list[list[str]]:
+    """Parts that run at the same time are in one group: the one that may run beside others, and those."""
+    together = [part for part in parts if part in (BESIDE, *BESIDE_WHAT)]
+    if BESIDE not in parts or len(together) == 1 or not CAN_BE_APART:
+        return [[part] for part in parts]
+    return [together, *([part] for part in parts if part not in together)]
 
 
 if __name__ == "__main__":

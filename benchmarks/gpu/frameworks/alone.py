@@ -1,5 +1,8 @@
 """What nvshare costs a task that runs alone: paired, alternating runs against a native process, with a second native
-process beside them to show what chance does. And what it adds to one launch."""
+process beside them to show what chance does. And what it adds to one launch.
+
+The three processes of a framework stay up: two rest while one computes. A context without work costs those that have
+some nothing that can be measured; what it might cost, it costs all three, and native against native shows it."""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any
 from cast import LINKED, Failed, Worker, scheduler, workers
 
 MEMORY = 1.0  # GiB
-SECONDS = 0.6  # of one measurement
+SECONDS = 0.2  # of one measurement
 MEAN, WORST = 0.005, 0.01  # slowdown
 NOISE = 0.02  # width of the native/native interval beyond which a row says nothing about a mean
 LAUNCHES = 25_000  # in one round: short ones in turn, for the speed of a host drifts
@@ -63,7 +66,10 @@ def alone(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]
 def _row(name: str, trio: list[Worker], rounds: int) -> dict[str, Any]:
     native, second, shared = trio
     for worker in trio:
-        worker.ask("prepare", MEMORY, within=240)
+        worker.send("prepare", MEMORY)
+    for worker in trio:
+        worker.receive(within=240)
+    for worker in trio:
         worker.ask("steps", 8)
         speed = 32 / worker.ask("steps", 32)["seconds"]
     count = max(4, int(speed * SECONDS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -26,6 +27,11 @@ LINKED = "c-linked"
 NAMES = (*FRAMEWORKS, LINKED)
 PATIENCE = 45.0  # seconds for an answer
 INFORMATION = "[NVSHARE][INFO]"
+APART = ("unshare", "--net", "--")
+CAN_BE_APART = (
+    shutil.which(APART[0]) is not None
+    and subprocess.run([*APART, "true"], check=False, stderr=subprocess.DEVNULL).returncode == 0
+)
 
 
 class Failed(Exception):
@@ -83,11 +89,16 @@ class Worker:
         lines = Path(self.errors.name).read_text().splitlines()
         return "\n".join(line for line in lines if INFORMATION not in line)
 
+    def dismiss(self) -> None:
+        """Tell it to end; ``stop`` waits for that."""
+        assert self.process.stdin
+        with contextlib.suppress(OSError, ValueError):
+            self.process.stdin.close()
+
     def stop(self) -> None:
         if self.errors.closed:
             return
-        with contextlib.suppress(Failed):
-            self.send("quit")
+        self.dismiss()
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
@@ -97,11 +108,14 @@ class Worker:
 
 
 class DeclaredScheduler(Scheduler):
-    """A scheduler that takes the card for smaller than it is, or, without a size, as it is."""
+    """A scheduler that takes the card for smaller than it is, or, without a size, as it is. A card has one scheduler;
+    one that is ``apart`` does not see the claims of others, which end with the network namespace: so two can have a
+    part of the same card each."""
 
-    def __init__(self, directory: Path, gib: float | None = None) -> None:
+    def __init__(self, directory: Path, gib: float | None = None, *, apart: bool = False) -> None:
         directory.mkdir(exist_ok=True)
         self._card_memory = None if gib is None else str(int(gib * GIB))
+        self.prefix = APART if apart and CAN_BE_APART else ()
         super().__init__(directory)
 
     def start(self) -> None:
@@ -122,8 +136,8 @@ class DeclaredScheduler(Scheduler):
 
 
 @contextlib.contextmanager
-def scheduler(directory: Path, gib: float | None = None) -> Iterator[DeclaredScheduler]:
-    started = DeclaredScheduler(directory, gib)
+def scheduler(directory: Path, gib: float | None = None, *, apart: bool = False) -> Iterator[DeclaredScheduler]:
+    started = DeclaredScheduler(directory, gib, apart=apart)
     try:
         yield started
     finally:
@@ -135,6 +149,8 @@ def workers(*started: Worker) -> Iterator[tuple[Worker, ...]]:
     try:
         yield started
     finally:
+        for worker in started:  # all of them before the first is waited for
+            worker.dismiss()
         for worker in started:
             worker.stop()
 

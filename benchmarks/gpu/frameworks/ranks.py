@@ -18,7 +18,7 @@ ROUNDS = 200
 SIZE = 2
 GIB_EACH = 0.5
 CARDS = {"all fits": 4.0, "one rank fits at a time": 1.25}  # GiB declared
-PATIENCE = 150.0
+PATIENCE = 60.0
 
 
 def ranks(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]]:

@@ -14,20 +14,22 @@ from cast import GIB, LINKED, DeclaredScheduler, Failed, Worker, nvml_bytes, sch
 DECLARED = 4.0  # GiB
 MEMORY = 2.5  # GiB of the task, and of its neighbour; what JAX takes follows from the card
 FIRST = 0.5  # GiB before it grows
-SWITCHES = 24
+SWITCHES = 22
 AHEAD = 3  # processes that are started before their turn
 STEP_SECONDS = 0.03  # of work between two switches
-GATED_SECONDS = 0.6  # of the neighbour's work while the task wants to compute
+GATED_SECONDS = 0.4  # of the neighbour's work while the task wants to compute
 SETTLED = 2 << 20  # bytes that accounting may differ by
 DIGESTED = ("torch-train", "jax")  # results that must be those of a native run, bit for bit
 
 
 def switching(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]]:
-    """One row for each framework. The next one's process is started while one is measured: importing takes longer."""
+    """One row for each framework. The next one's process is started while one is measured: importing takes longer. The
+    neighbour stays, unless something went wrong beside it."""
     with scheduler(build / "switching", DECLARED) as small, contextlib.ExitStack() as stack:
         small.ctl("-T", "5")
         waiting: list[tuple[Worker, Worker | None]] = []
         todo = list(names)
+        rival: Worker | None = None
         while todo or waiting:
             while todo and len(waiting) < AHEAD:
                 waiting.append(_start(todo.pop(0), build, small))
@@ -35,12 +37,21 @@ def switching(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, 
                     if each is not None:
                         stack.callback(each.stop)
             worker, native = waiting.pop(0)
-            with workers(Worker(LINKED, build, small), worker) as (rival, _):
+            with workers(worker):
                 try:
-                    rival.ask("prepare", MEMORY)
-                    yield _row(worker, native, rival, small)
+                    if rival is None:
+                        rival = Worker(LINKED, build, small)
+                        stack.callback(rival.stop)
+                        rival.ask("prepare", MEMORY)
+                    row = _row(worker, native, rival, small)
                 except Failed as failure:
-                    yield {"test": f"switching {worker.name}", "error": str(failure), "ok": False}
+                    row = {"test": f"switching {worker.name}", "error": str(failure), "ok": False}
+            if native is not None:
+                native.stop()
+            if not row["ok"] and rival is not None:
+                rival.stop()
+                rival = None
+            yield row
 
 
 def _start(name: str, build: Path, small: DeclaredScheduler) -> tuple[Worker, Worker | None]:

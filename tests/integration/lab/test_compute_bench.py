@@ -72,6 +72,16 @@ def test_every_kind_of_task_works_alone_with_and_without_nvshare(stage: LiveStag
             assert speed > 0, name
 
 
+def test_a_task_that_ended_fails_its_scene_and_is_called_up_again_for_the_next(place: Place) -> None:
+    with live.on(place, "driver", SECONDS, SECONDS / 4, lambda seconds: None) as stage:
+        pair = [Name(NATIVE, ADD), Name(NVSHARE, ADD)]
+        stage.call_up(pair)
+        stage._crew.kill(pair[1])
+        with pytest.raises(WorkerFailed, match="ended"):
+            stage.play(Scene(pair, (50, 50), SECONDS, 0.1))
+        assert all(speed > 0 for speed in play(stage, Scene(pair, (50, 50), SECONDS, 0.1)))
+
+
 @pytest.mark.alone
 def test_a_graph_is_as_fast_as_its_kernels(stage: LiveStage) -> None:
     stage.call_up([Name(NATIVE, GRAPH)])

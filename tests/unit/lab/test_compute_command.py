@@ -86,7 +86,7 @@ def test_real_cards_are_not_called_simulated_and_versions_are_told(tmp_path: Pat
 
 @pytest.mark.usefixtures("rehearsed")
 def test_the_time_it_takes_is_told_first() -> None:
-    assert "pairs; about 5.7 min" in bench("--real", "--only", "pairs").output
+    assert "pairs; about 4.7 min" in bench("--real", "--only", "pairs").output
     assert "pairs; about 1.2 min" in bench("--sim", "H200", "--only", "pairs", "--seconds", "2").output
 
 

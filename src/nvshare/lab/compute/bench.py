@@ -1,9 +1,10 @@
-"""All parts, one after the other, each with a stage of its own; rows come as they are found."""
+"""All parts, one after the other, on one stage; rows come as they are found."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from nvshare.lab.compute.stage import Rehearsal
 from nvshare.lab.processes import Place
 
 START_PART = 0.25  # of a window: how long tasks run in before one
-BEGIN_SECONDS = {"gpu": 60.0, "simulated": 5.0}  # of a part, until all its processes are ready
+BEGIN_SECONDS = {"gpu": 25.0, "simulated": 5.0}  # of a part, until all its processes are ready
 
 
 class NoTorch(Exception):
@@ -55,19 +56,24 @@ class ComputeBench:
     versions: dict[str, str] = field(default_factory=dict)
 
     def rows(self, parts: Sequence[str]) -> Iterator[Row]:
+        """Parts share a stage, so that processes are started once; after one that failed, the next has a new one."""
         kit = kit_for(self.place)
-        for part in parts:
-            try:
-                yield from self._part(part, kit)
-            except WorkerFailed as error:
-                yield Row(part, "the rest of this part", ok=False, note=str(error))
+        left = list(parts)
+        while left:
+            with self._stage(kit, left) as stage:
+                while left:
+                    part = left.pop(0)
+                    try:
+                        for row in PARTS[part](stage):
+                            self.versions |= stage.versions
+                            yield row
+                    except WorkerFailed as error:
+                        yield Row(part, "the rest of this part", ok=False, note=str(error))
+                        break
 
-    def _part(self, part: str, kit: str) -> Iterator[Row]:
+    def _stage(self, kit: str, parts: Sequence[str]) -> AbstractContextManager[live.LiveStage]:
         start = START_PART * self.seconds
-        with live.on(self.place, kit, self.seconds, start, self.told, with_mps=part == "free") as stage:
-            for row in PARTS[part](stage):
-                self.versions |= stage.versions
-                yield row
+        return live.on(self.place, kit, self.seconds, start, self.told, with_mps="free" in parts)
 
     def conditions(self) -> dict[str, Any]:
         """What was measured on what, with what."""

@@ -166,8 +166,9 @@ class Crew:
         return {name: value for name, value in info.items() if name != "pid"}
 
     def call_up(self, names: Iterable[Name], patience: float = _PATIENCE) -> None:
-        """Start all of them, wait until each has loaded all it needs, and let them prepare one after the other. The
-        length of a step is that of the first of its kind that runs as the reference does."""
+        """Start all of them, wait until each has loaded all it needs, and let them prepare: all at once, or, where it
+        was said how much memory each takes, one after the other, because they may not fit. The length of a step is that
+        of the first of its kind that runs as the reference does, while all others rest."""
         fresh = [name for name in dict.fromkeys(names) if name not in self._workers]
         for name in fresh:
             self._workers[name] = Worker(name, self._kit, self._environments[name.how])
@@ -175,14 +176,20 @@ class Crew:
             self._workers[name].send(do="info")
         for name in fresh:
             self._workers[name].info = self._workers[name].receive(patience)
+        for group in [fresh] if self._size is None else [[name] for name in fresh]:
+            self._prepare(group, patience)
         for name in fresh:
-            worker = self._workers[name]
             steps = KINDS[name.kind].steps
-            worker.ask(patience, do="prepare", steps=steps, bytes=self._size)
+            if name.how == self._reference and steps not in self.steps:
+                self.steps[steps] = _step_seconds(self._workers[name])
+
+    def _prepare(self, names: Sequence[Name], patience: float) -> None:
+        for name in names:
+            self._workers[name].send(do="prepare", steps=KINDS[name.kind].steps, bytes=self._size)
+        for name in names:
+            self._workers[name].receive(patience)
             if name.how == NVSHARE:
                 self.client(name)
-            if name.how == self._reference and steps not in self.steps:
-                self.steps[steps] = _step_seconds(worker)
 
     def client(self, name: Name) -> str:
         """The id at the scheduler of one that runs under nvshare."""
@@ -193,6 +200,15 @@ class Crew:
 
     def kill(self, name: Name) -> None:
         self._workers[name].kill()
+
+    def forget(self, names: Iterable[Name]) -> None:
+        """End them, whatever they do; who is called up again is a new one."""
+        for name in names:
+            worker = self._workers.pop(name, None)
+            if worker is not None:
+                worker.kill()
+                worker.dismiss()
+                worker.close()
 
     def begin(self, names: Sequence[Name], until: float) -> None:
         """Let them work until a moment of the monotonic clock."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.lab.compute import mps
-from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Crew, Name
+from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Crew, Name, WorkerFailed
 from nvshare.lab.compute.shares import Change
 from nvshare.lab.compute.stage import NORMAL, Scene, Seen
 from nvshare.lab.processes import Place
@@ -53,6 +53,18 @@ class LiveStage:
         return self._mps_problem
 
     def play(self, scene: Scene) -> Seen:
+        """Tasks of a scene that failed are ended with it: what they still do or answer belongs to no other. Where a
+        later scene has them again, new ones are called up."""
+        self.call_up(scene.tasks)
+        try:
+            return self._play(scene)
+        except WorkerFailed:
+            self._crew.forget(scene.tasks)
+            for task in scene.tasks:
+                self._limits.pop(task, None)
+            raise
+
+    def _play(self, scene: Scene) -> Seen:
         tasks = scene.tasks
         self._set_mode(scene.mode)
         for who, (task, quota) in enumerate(zip(tasks, scene.all_quotas, strict=True)):

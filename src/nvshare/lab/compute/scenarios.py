@@ -12,7 +12,7 @@ from nvshare.lab.compute import rows
 from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Name, WorkerFailed
 from nvshare.lab.compute.kinds import ADD, BURSTY, GRAPH, INTERACTIVE, KINDS, LAUNCH, LONG, MATMUL, TRAINING
 from nvshare.lab.compute.rows import Row
-from nvshare.lab.compute.shares import Change, Quota, promised, promised_over
+from nvshare.lab.compute.shares import Change, promised, promised_over
 from nvshare.lab.compute.stage import AUTO, CONCURRENT, HIGH, NORMAL, Scene, Seen, Stage
 from nvshare.lab.workloads.spec import seeded
 
@@ -39,12 +39,15 @@ MIXES = ((ADD,), (MATMUL,), (ADD, MATMUL))
 FREE = ((ADD, 2), (ADD, 3), (MATMUL, 2), (MATMUL, 3))
 BUSY_NEIGHBOURS = (ADD, LONG)  # of an interactive task: kernels of 1.5 and 3 to 4 ms
 STEPS = (30, 80, 20, 60, 10, 90, 50, 25)  # quotas of a task that is changed again and again
-SHORTEST_HOLD = 1.2  # seconds of a quota: less would not tell whether it holds
+HOLD = 0.2  # of a window: how long a quota is kept
+SHORTEST_HOLD = 1.2  # seconds: less would not tell whether it holds
 NEIGHBOUR_QUOTA = 10
 STORM_CHANGES = 200
 STORM_WINDOWS = 7.5  # of the usual length: 60 s
 STORM_QUOTAS = ((5, 30), (10, 50), (30, 100), (50, 100))  # of each task: without quotas, all would have the same
-ROUNDS = 2  # in which ways to share a card alternate
+ROUNDS = 2  # in which ways to share a card alternate, where what they are compared with is not steady
+BURSTS_JUDGED, BURSTS_REPORTED = 2.0, 1.25  # windows of the usual length: 160 and 100 bursts of an interactive task
+REPORTED = 0.25  # of a window is enough for what is steady, and for what is only reported
 
 
 def cast(how: str, kinds: Sequence[str]) -> list[Name]:
@@ -65,19 +68,24 @@ def as_seen(row: Row, *seen: Seen) -> Row:
 class Solo:
     """Native speeds, alone, measured when asked for; a ratio is taken to all that were measured around it."""
 
-    def __init__(self, stage: Stage, part: float = 0.5) -> None:
-        """``part`` of the usual time is enough for what does not change."""
+    def __init__(self, stage: Stage, before: Solo | None = None) -> None:
+        """What the one before measured last is measured first here: nothing came between."""
         self._stage = stage
-        self._part = part
+        self._known = {} if before is None else before.last
         self._found: dict[str, list[float]] = {}
         self._steps: dict[str, float | None] = {}
+        self.last: dict[str, Seen] = {}
 
     def measure(self, *kinds: str) -> None:
-        stage = self._stage
-        for kind in dict.fromkeys(kinds):
-            seen = stage.play(Scene([Name(NATIVE, kind)], (), stage.seconds * self._part, stage.start / 2))
+        self.last = {kind: self._known.get(kind) or self._play(kind) for kind in dict.fromkeys(kinds)}
+        self._known = {}
+        for kind, seen in self.last.items():
             self._found.setdefault(kind, []).append(seen.speeds()[0])
             (self._steps[kind],) = seen.step_seconds()
+
+    def _play(self, kind: str) -> Seen:
+        stage = self._stage
+        return stage.play(Scene([Name(NATIVE, kind)], (), stage.seconds * REPORTED, stage.start * REPORTED))
 
     def speed(self, kind: str) -> float:
         speed = fmean(self._found[kind])
@@ -100,49 +108,60 @@ class Solo:
         return {"solo_drift": round(drift, 4), "step_times_solo": steps}
 
 
+def going_on(part: str, what: str, found: Iterator[Row]) -> Iterator[Row]:
+    """The rows of one group of scenes. That its tasks failed is a row too, and no reason to give up the next group."""
+    try:
+        yield from found
+    except WorkerFailed as error:
+        yield Row(part, what, ok=False, note=str(error))
+
+
 def quotas(stage: Stage) -> Iterator[Row]:
-    """Each workload alone: without a quota, then at each of them."""
+    """Each workload alone, at each of its quotas."""
     stage.call_up(Name(how, kind) for kind in ALONE for how in (NATIVE, NVSHARE))
     for kind, wanted in ALONE.items():
-        solo = Solo(stage)
-        solo.measure(kind)
-        task = [Name(NVSHARE, kind)]
-        played: list[tuple[Quota, Seen]] = [
-            (quota, stage.play(Scene(task, (quota,), stage.seconds, stage.start))) for quota in (None, *wanted)
-        ]
-        solo.measure(kind)
-        for quota, seen in played:
-            share = solo.shares(task, seen.speeds())
-            figures = solo.figures(task, seen)
-            if quota is None:
-                figures["native_its"] = round(solo.speed(kind), 2)
-                row = Row("quotas", f"{kind} alone", NVSHARE, (None,), (), share, share[0])
-            else:
-                row = rows.quota_row("quotas", f"{kind} alone", (quota,), share, launch_bound=kind == LAUNCH)
-            yield as_seen(replace(row, figures=figures), seen)
+        yield from going_on("quotas", f"{kind} alone", _alone_at(stage, kind, wanted))
+
+
+def _alone_at(stage: Stage, kind: str, wanted: Sequence[int]) -> Iterator[Row]:
+    solo = Solo(stage)
+    solo.measure(kind)
+    task = [Name(NVSHARE, kind)]
+    played = [(quota, stage.play(Scene(task, (quota,), stage.seconds, stage.start))) for quota in wanted]
+    solo.measure(kind)
+    for quota, seen in played:
+        share = solo.shares(task, seen.speeds())
+        figures = {**solo.figures(task, seen), "native_its": round(solo.speed(kind), 2)}
+        row = rows.quota_row("quotas", f"{kind} alone", (quota,), share, launch_bound=kind == LAUNCH)
+        yield as_seen(replace(row, figures=figures), seen)
 
 
 def pairs(stage: Stage) -> Iterator[Row]:
-    """Two, three and four tasks with quotas."""
+    """Two, three and four tasks with quotas. Each mix is compared with native runs before and after it."""
     most = max(map(len, TOGETHER))
     casts = [_mixed(mix, most) for mix in MIXES]
     stage.call_up(
         [*cast(NATIVE, tuple(kind for mix in MIXES if len(mix) == 1 for kind in mix))]
         + [task for kinds in casts for task in cast(NVSHARE, kinds)]
     )
+    solo: Solo | None = None
     for mix in MIXES:
-        solo = Solo(stage)
-        solo.measure(*mix)
-        played = []
-        for wanted in TOGETHER:
-            tasks = cast(NVSHARE, _mixed(mix, len(wanted)))
-            played.append((tasks, wanted, stage.play(Scene(tasks, wanted, stage.seconds, stage.start))))
-        solo.measure(*mix)
-        for tasks, wanted, seen in played:
-            shares = solo.shares(tasks, seen.speeds())
-            what = title([task.kind for task in tasks])
-            row = rows.quota_row("pairs", what, wanted, shares)
-            yield as_seen(replace(row, figures=solo.figures(tasks, seen)), seen)
+        solo = Solo(stage, solo)
+        yield from going_on("pairs", " and ".join(mix), _with_quotas(stage, solo, mix))
+
+
+def _with_quotas(stage: Stage, solo: Solo, mix: Sequence[str]) -> Iterator[Row]:
+    solo.measure(*mix)
+    played = []
+    for wanted in TOGETHER:
+        tasks = cast(NVSHARE, _mixed(mix, len(wanted)))
+        played.append((tasks, wanted, stage.play(Scene(tasks, wanted, stage.seconds, stage.start))))
+    solo.measure(*mix)
+    for tasks, wanted, seen in played:
+        shares = solo.shares(tasks, seen.speeds())
+        what = title([task.kind for task in tasks])
+        row = rows.quota_row("pairs", what, wanted, shares)
+        yield as_seen(replace(row, figures=solo.figures(tasks, seen)), seen)
 
 
 def _mixed(mix: Sequence[str], count: int) -> tuple[str, ...]:
@@ -158,12 +177,9 @@ class Way:
     mode: str = AUTO
 
 
-WAYS = (
-    Way(NATIVE, NATIVE),
-    Way(NVSHARE, NVSHARE),
-    Way(CONCURRENT, NVSHARE, CONCURRENT),
-    Way(MPS, MPS),
-)
+NATIVELY = Way(NATIVE, NATIVE)
+AS_IT_COMES = Way(NVSHARE, NVSHARE)
+WAYS = (NATIVELY, AS_IT_COMES, Way(CONCURRENT, NVSHARE, CONCURRENT), Way(MPS, MPS))
 
 
 BESIDE: tuple[tuple[str, ...], ...] = (
@@ -173,16 +189,20 @@ BESIDE: tuple[tuple[str, ...], ...] = (
 
 
 def free(stage: Stage, casts: Sequence[tuple[str, ...]] = BESIDE) -> Iterator[Row]:
-    """Tasks without quotas, under nvshare and in all other ways, in turn."""
-    for how in (NATIVE, NVSHARE):
-        stage.call_up(task for kinds in casts for task in cast(how, kinds))
+    """Tasks without quotas, under nvshare and in all other ways, in turn. Launch-bound ones are compared with what they
+    reach natively, nothing else."""
+    stage.call_up(task for how in (NATIVE, NVSHARE) for kinds in casts for task in cast(how, kinds))
     ways = list(WAYS)
-    problem = stage.without_mps() or _call_up_mps(stage, casts)
+    busy = [kinds for kinds in casts if LAUNCH not in kinds]
+    problem = stage.without_mps() or _call_up_mps(stage, busy)
     if problem is not None:
         ways = [way for way in ways if way.how != MPS]
         yield Row("free", "all", MPS, note=f"not measured: {problem}")
+    solo: Solo | None = None
     for kinds in casts:
-        yield from _ways_to_share(stage, kinds, ways)
+        solo = Solo(stage, solo)
+        chosen = ways if kinds in busy else [NATIVELY, AS_IT_COMES]
+        yield from going_on("free", title(kinds), _ways_to_share(stage, solo, kinds, chosen))
 
 
 def _call_up_mps(stage: Stage, casts: Iterable[Sequence[str]]) -> str | None:
@@ -194,17 +214,18 @@ def _call_up_mps(stage: Stage, casts: Iterable[Sequence[str]]) -> str | None:
     return None
 
 
-def _ways_to_share(stage: Stage, kinds: Sequence[str], ways: Sequence[Way]) -> Iterator[Row]:
-    solo = Solo(stage, part=0.25)
+def _ways_to_share(stage: Stage, solo: Solo, kinds: Sequence[str], ways: Sequence[Way]) -> Iterator[Row]:
+    """What launch-bound tasks do depends on the host, whose speed drifts: two rounds, native for as long as ours."""
+    rounds = ROUNDS if LAUNCH in kinds else 1
     played: dict[Way, list[Seen]] = {way: [] for way in ways}
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         solo.measure(*kinds)
         for way in [*ways[turn:], *ways[:turn]]:
-            start = stage.start if way.how == NVSHARE else stage.start / 2  # the others have nothing to find out
-            scene = Scene(cast(way.how, kinds), (), stage.seconds / ROUNDS, start, mode=way.mode)
-            played[way].append(stage.play(scene))
+            played[way].append(stage.play(_free_scene(stage, kinds, way, rounds)))
+    solo.measure(*kinds)
     shares = {way: _mean_shares(solo, cast(way.how, kinds), seen) for way, seen in played.items()}
-    what, native = title(kinds), shares[WAYS[0]]
+    what, native = title(kinds), shares[NATIVELY]
+    its = {"solo_its": [round(solo.speed(kind), 2) for kind in kinds]}
     for way in ways:
         if LAUNCH not in kinds:
             row = rows.busy_row(what, way.label, shares[way])
@@ -212,7 +233,15 @@ def _ways_to_share(stage: Stage, kinds: Sequence[str], ways: Sequence[Way]) -> I
             row = rows.beside_native_row(what, way.label, shares[way], native)
         else:
             row = rows.not_worse_row(what, way.label, shares[way], native)
-        yield as_seen(row, *played[way])
+        yield as_seen(replace(row, figures={**row.figures, **its}), *played[way])
+
+
+def _free_scene(stage: Stage, kinds: Sequence[str], way: Way, rounds: int) -> Scene:
+    """Whole windows for what is judged and what that is judged by."""
+    judged = way == AS_IT_COMES or (way == NATIVELY and LAUNCH in kinds)
+    seconds = stage.seconds / rounds if judged else stage.seconds * REPORTED
+    start = stage.start if way == AS_IT_COMES else stage.start * REPORTED  # the others have nothing to find out
+    return Scene(cast(way.how, kinds), (), seconds, start, mode=way.mode)
 
 
 def _mean_shares(solo: Solo, tasks: Sequence[Name], played: Sequence[Seen]) -> tuple[float, ...]:
@@ -224,16 +253,15 @@ def idle(stage: Stage) -> Iterator[Row]:
     """Tasks that mostly sleep beside each other; an interactive one beside a busy one."""
     sleepers = (BURSTY,) * 3
     beside = [(INTERACTIVE, busy) for busy in BUSY_NEIGHBOURS]
-    for how in (NATIVE, NVSHARE):
-        stage.call_up([task for kinds in (sleepers, *beside) for task in cast(how, kinds)])
-    yield from _sleepers(stage, sleepers)
-    alone = _bursts_alone(stage, INTERACTIVE, 2 * stage.seconds)
+    stage.call_up(task for how in (NATIVE, NVSHARE) for kinds in (sleepers, *beside) for task in cast(how, kinds))
+    yield from going_on("idle", title(sleepers), _sleepers(stage, sleepers))
+    alone = _bursts_alone(stage, INTERACTIVE, stage.seconds)
     for kinds in beside:
-        yield from _interactive(stage, kinds, alone)
+        yield from going_on("idle", " beside ".join(kinds), _interactive(stage, kinds, alone))
 
 
 def _bursts_alone(stage: Stage, kind: str, seconds: float) -> list[float]:
-    latencies = stage.play(Scene([Name(NATIVE, kind)], (), seconds, stage.start / 2)).latencies()
+    latencies = stage.play(Scene([Name(NATIVE, kind)], (), seconds, stage.start * REPORTED)).latencies()
     if not latencies:
         raise WorkerFailed(f"{kind} alone did not end a burst in the measured time: use a larger --seconds")
     return latencies
@@ -243,12 +271,13 @@ def _sleepers(stage: Stage, kinds: Sequence[str]) -> Iterator[Row]:
     """Sleeps are the same for all, so the bursts tell how much longer a task takes; the clock of the sleeps does not
     blur it."""
     sleep = KINDS[kinds[0]].sleep
+    natively, shared = cast(NATIVE, kinds), cast(NVSHARE, kinds)
     alone: list[float] = []
     played: dict[str, list[Seen]] = {NATIVE: [], NVSHARE: []}
     for _ in range(ROUNDS):
-        alone += _bursts_alone(stage, kinds[0], stage.seconds)
-        for how, seen in played.items():
-            seen.append(stage.play(Scene(cast(how, kinds), (), stage.seconds, stage.start)))
+        alone += _bursts_alone(stage, kinds[0], stage.seconds / ROUNDS)
+        played[NATIVE].append(stage.play(Scene(natively, (), stage.seconds * REPORTED, stage.start * REPORTED)))
+        played[NVSHARE].append(stage.play(Scene(shared, (), stage.seconds, stage.start)))
     for how, seen in played.items():
         bursts = [[took for one in seen for took in one.latencies(who)] for who in range(len(kinds))]
         ratios = [(sleep + fmean(each)) / (sleep + fmean(alone)) if each else None for each in bursts]
@@ -256,11 +285,13 @@ def _sleepers(stage: Stage, kinds: Sequence[str]) -> Iterator[Row]:
 
 
 def _interactive(stage: Stage, kinds: Sequence[str], alone: Sequence[float]) -> Iterator[Row]:
+    """How it is without priority is reported beside the longest kernels only, where it is worst."""
     solo = Solo(stage)
     solo.measure(kinds[1])
-    for how, priority in ((NATIVE, NORMAL), (NVSHARE, NORMAL), (NVSHARE, HIGH)):
+    plain = [(NATIVE, NORMAL, BURSTS_REPORTED), (NVSHARE, NORMAL, BURSTS_REPORTED)] if kinds[1] == LONG else []
+    for how, priority, windows in [*plain, (NVSHARE, HIGH, BURSTS_JUDGED)]:
         tasks = cast(how, kinds)
-        seen = stage.play(Scene(tasks, (), 2.5 * stage.seconds, stage.start, priority=priority))
+        seen = stage.play(Scene(tasks, (), windows * stage.seconds, stage.start, priority=priority))
         beside = seen.speeds()[1] / solo.speed(kinds[1])
         what = f"{kinds[0]}{', high priority' if priority == HIGH else ''} beside {kinds[1]}"
         yield as_seen(rows.burst_row(what, how, seen.latencies(), alone, beside, priority == HIGH), seen)
@@ -272,14 +303,14 @@ def change(stage: Stage) -> Iterator[Row]:
     stage.call_up([*cast(NATIVE, kinds[:2]), *cast(NVSHARE, kinds)])
     solo = Solo(stage)
     solo.measure(*kinds)
-    yield _steps(stage, solo, [Name(NVSHARE, ADD)])
-    yield _steps(stage, solo, [Name(NVSHARE, MATMUL), Name(NVSHARE, ADD)])
-    yield _storm(stage, solo, cast(NVSHARE, kinds))
+    for tasks in ([Name(NVSHARE, ADD)], [Name(NVSHARE, MATMUL), Name(NVSHARE, ADD)]):
+        yield from going_on("change", "quota changes", _steps(stage, solo, tasks))
+    yield from going_on("change", "random changes", _storm(stage, solo, cast(NVSHARE, kinds)))
 
 
-def _steps(stage: Stage, solo: Solo, tasks: Sequence[Name]) -> Row:
+def _steps(stage: Stage, solo: Solo, tasks: Sequence[Name]) -> Iterator[Row]:
     """The first task is changed; one beside it keeps a quota that leaves room for all of that."""
-    hold = max(SHORTEST_HOLD, stage.seconds / 4)
+    hold = max(SHORTEST_HOLD, stage.seconds * HOLD)
     beside = [NEIGHBOUR_QUOTA] * (len(tasks) - 1)
     changes = [Change(place * hold, 0, quota) for place, quota in enumerate(STEPS[1:])]
     scene = Scene(tasks, (STEPS[0], *beside), len(changes) * hold, stage.start, changes)
@@ -291,10 +322,10 @@ def _steps(stage: Stage, solo: Solo, tasks: Sequence[Name]) -> Row:
         for done, until, (old, new) in zip(seen.changes, ends, ways, strict=True)
     ]
     what = f"{tasks[0].kind} {'beside ' + tasks[1].kind if beside else 'alone'}: quota changes"
-    return as_seen(rows.change_row(what, ways, shown), seen)
+    yield as_seen(rows.change_row(what, ways, shown), seen)
 
 
-def _storm(stage: Stage, solo: Solo, tasks: Sequence[Name]) -> Row:
+def _storm(stage: Stage, solo: Solo, tasks: Sequence[Name]) -> Iterator[Row]:
     """Random changes, the same number whatever the length."""
     source = seeded("storm")
     seconds = STORM_WINDOWS * stage.seconds
@@ -309,7 +340,7 @@ def _storm(stage: Stage, solo: Solo, tasks: Sequence[Name]) -> Row:
     due = promised_over(first, seen.changes, seen.begin, seen.end)
     pauses = [track.longest_pause(seen.begin, seen.end) for track in seen.tracks]
     what = f"{title([task.kind for task in tasks])}: {len(changes)} random changes"
-    return as_seen(rows.storm_row(what, due, shares, pauses, len(changes)), seen)
+    yield as_seen(rows.storm_row(what, due, shares, pauses, len(changes)), seen)
 
 
 PARTS: dict[str, Callable[[Stage], Iterator[Row]]] = {

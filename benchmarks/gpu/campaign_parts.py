@@ -1,0 +1,592 @@
+"""The parts of a campaign: what each runs, how long that takes on an H200, and which lines of the table come of it.
+
+Criteria are not repeated here: a row says by its ``ok`` whether it is as promised; the script that made it knows why
+(README.md). A line is as promised when all its rows are there and all of them are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nvshare.gpu import sim
+from nvshare.lab.compute.bench import scene_seconds
+from nvshare.lab.compute.scenarios import ALONE, BESIDE, BUSY_NEIGHBOURS, MIXES, TOGETHER, title
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+Row = dict[str, Any]
+
+FRAMEWORKS = (
+    *("torch", "torch-compile", "torch-graph", "torch-expandable", "torch-async", "torch-loader-fork"),
+    *("torch-loader-spawn", "torch-train", "jax", "cupy", "numba", "triton", "bindings", "c-linked"),
+)
+SIMULATED_FRAMEWORKS = ("c-linked",)  # needs nothing but a driver
+QUOTED = ("torch", "jax", "cupy")
+SENDERS = ("torch", "bindings")
+CHECKS = 9  # of nvshare verify
+POOL = 4  # workers, of which each is a row, for each of two workloads
+_BEGIN = 20.0  # seconds until the processes of a part of bench compute are ready, and until they are gone
+_ERROR = 90  # characters of what went wrong
+
+
+def rows_of(content: dict[str, Any]) -> list[Row]:
+    """All rows of a result, those of a comparison among them as part ``compare``. What was measured on what counts as a
+    row too: whoever keeps the result wants to know."""
+    compared = [{**row, "part": "compare"} for row in content.get("compare", [])]
+    about = {"part": "about", "ok": None, **content.get("machine", {}), **content.get("versions", {})}
+    return [*content.get("rows", []), *compared, {**about, "date": content.get("date", about.get("date"))}]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of what is to be shown: so many rows that are ``wanted``, all of them as promised; or only ``there``."""
+
+    issue: str
+    what: str
+    asked: str
+    wanted: Callable[[Row], bool]
+    seen: Callable[[list[Row]], str]
+    count: int = 1
+    there: bool = False
+
+    def judge(self, rows: Sequence[Row]) -> tuple[str, bool | None] | None:
+        """What was seen and whether it is as promised (None: nothing was promised); None: not known yet."""
+        mine = [row for row in rows if self.wanted(row)]
+        if len(mine) < self.count:
+            return None
+        judged = [row["ok"] for row in mine if row["ok"] is not None]
+        return self._seen(mine), True if self.there else all(judged) if judged else None
+
+    def cut_short(self, rows: Sequence[Row]) -> tuple[str, bool]:
+        """The same when no more rows will come."""
+        mine = [row for row in rows if self.wanted(row)]
+        return f"{len(mine)} of {self.count} rows{': ' + self._seen(mine) if mine else ''}", False
+
+    def _seen(self, rows: list[Row]) -> str:
+        try:
+            return self.seen(rows)
+        except (KeyError, IndexError, TypeError, ValueError):
+            errors = [str(row.get("error") or row.get("note")) for row in rows if row.get("error") or row.get("note")]
+            return " ".join("; ".join(errors).split())[:_ERROR] or "rows without figures"
+
+
+@contextlib.contextmanager
+def nowhere() -> Iterator[dict[str, str]]:
+    """The part finds its own card."""
+    yield {}
+
+
+@dataclass(frozen=True)
+class Part:
+    """``place`` gives the variables of what it runs on. ``seconds``: what it takes; it is ended after ``limit``."""
+
+    name: str
+    about: str
+    seconds: float
+    command: Callable[[Path], Sequence[object]]
+    lines: Sequence[Line]
+    place: Callable[[], AbstractContextManager[dict[str, str]]] = field(default=nowhere)
+
+    @property
+    def limit(self) -> float:
+        return 1.4 * self.seconds + 20
+
+
+# --- lines
+
+
+def named(test: str) -> Callable[[Row], bool]:
+    return lambda row: row.get("test") == test
+
+
+def beginning(test: str) -> Callable[[Row], bool]:
+    return lambda row: str(row.get("test", "")).startswith(test)
+
+
+def shown(*names: str) -> Callable[[list[Row]], str]:
+    """These figures of the first row."""
+    return lambda rows: ", ".join(f"{name} {rows[0][name]}" for name in names)
+
+
+SPINE = [
+    *(
+        Line(
+            "2.7",
+            f"PyTorch {name} alone",
+            "ratio >= 0.99, native/native beside",
+            named(f"alone {name}"),
+            shown("ratio", "spread", "native_native"),
+        )
+        for name in ("add", "matmul")
+    ),
+    Line(
+        "2.7",
+        "two 4 GiB PyTorch tasks",
+        "right; status: both, bytes, busy time",
+        named("two together, 4 GiB add"),
+        shown("right", "shares", "drops"),
+    ),
+]
+
+SWAP = [
+    Line(
+        "3.5",
+        "two 12 GiB tasks on 16 GiB",
+        "right, deficit only, >= 0.80 of link, <= 2.06",
+        named("two 12 GiB tasks on 16 GiB"),
+        shown("ratio", "of_limit", "largest_gib", "most_gib", "right"),
+    ),
+    Line(
+        "3.5",
+        "whole 12 GiB sets exchanged",
+        "<= 1.3 x limit",
+        named("whole 12 GiB sets change places"),
+        shown("stall_ratio", "right"),
+    ),
+    Line(
+        "3.5",
+        "three 7 GiB tasks on 16 GiB",
+        "sum of speeds >= 0.96",
+        named("three 7 GiB tasks on 16 GiB"),
+        shown("sum_of_speeds", "right"),
+    ),
+    Line(
+        "3.5",
+        "an idle task computes again",
+        "<= 1.2 x bytes / bandwidth + 30 ms",
+        named("an idle task computes again"),
+        shown("beyond_1.2_of_link_ms", "missing_gib", "right"),
+    ),
+    Line(
+        "3.5",
+        "100 switches with checksums",
+        ">= 100 switches, 0 wrong",
+        lambda row: str(row.get("test", "")).endswith("switches with checksums"),
+        shown("switches", "checks", "wrong"),
+    ),
+    Line(
+        "3.5",
+        "unified memory in the same table",
+        "right",
+        named("two 12 GiB tasks on 16 GiB, unified memory"),
+        shown("ratio", "of_limit", "right"),
+    ),
+]
+
+
+def switching(names: Sequence[str]) -> list[Line]:
+    return [
+        Line(
+            "4.1",
+            f"{name} switched out and in",
+            ">= 20 times right, 2 MiB off at most, gated",
+            named(f"switching {name}"),
+            shown("switched_out", "wrong", "accounting_off_bytes", "held_back", "same_as_native"),
+        )
+        for name in names
+    ]
+
+
+def memory(simulated: bool) -> list[Line]:
+    drift = Line(
+        "4.3",
+        "ten tasks at quotas, two minutes",
+        "no drift between accounting and NVML",
+        named("ten tasks allocate and free"),
+        lambda rows: f"{max(map(abs, rows[0]['drift_bytes']))} bytes, {rows[0]['allocations']} allocations",
+    )
+    if simulated:
+        return [drift]
+    return [
+        drift,
+        *(
+            Line(
+                "4.3",
+                f"{name} at 4 GiB",
+                "its own error there, sees 4 GiB, recovers",
+                named(f"quota {name}"),
+                shown("error", "reached_mib", "total_mib", "recovered"),
+            )
+            for name in QUOTED
+        ),
+        Line(
+            "4.4",
+            "two ranks of one job, a third task",
+            "no deadlock in 200 rounds",
+            beginning("two ranks beside a third task"),
+            lambda rows: "; ".join(f"{row['rounds']} rounds, {row['switches']} switches" for row in rows),
+            count=2,
+        ),
+        *(
+            Line(
+                "4.1",
+                f"memory sent by {name} to another process",
+                ">= 20 switches of both, 0 wrong",
+                named(f"ipc {name}-sharing"),
+                shown("switched_out", "swapped_in_gib", "pinned_mib", "nvml_beyond_mib", "wrong"),
+            )
+            for name in SENDERS
+        ),
+    ]
+
+
+def alone(names: Sequence[str]) -> list[Line]:
+    each = [
+        Line(
+            "4.2",
+            f"{name} alone",
+            ">= 0.99, or within native/native",
+            named(f"alone {name}"),
+            shown("ratio", "interval", "native_interval"),
+        )
+        for name in names
+    ]
+    mean = Line("4.2", "mean over frameworks", ">= 0.995", named("alone, mean of all"), shown("ratio", "of"))
+    launches = Line(
+        "4.2",
+        "a million launches from C",
+        "<= 0.2 us added",
+        named("a million launches from C"),
+        shown("added_us", "native_us"),
+    )
+    return [*each, *([mean] if len(names) > 1 else []), launches]
+
+
+def of_compute(part: str, what: Callable[[str], bool], how: str = "nvshare") -> Callable[[Row], bool]:
+    return lambda row: row.get("part") == part and row.get("how") == how and what(row["what"])
+
+
+def worst_quota(rows: list[Row]) -> str:
+    worst = max(rows, key=lambda row: row["error_points"])
+    quotas = "/".join(map(str, worst["quotas"]))
+    least = min(row["of_allowed"] for row in rows)
+    bad = sum(not row["ok"] for row in rows)
+    return f"worst {worst['error_points']:.2f} points at {quotas}, sum >= {least:.3f}; {bad} of {len(rows)} fail"
+
+
+def quotas() -> list[Line]:
+    return [
+        Line(
+            "5.1",
+            f"{kind} alone at {', '.join(map(str, wanted))} %",
+            "2 points" if kind == "launch-bound" else "1 point, sum >= 0.98",
+            of_compute("quotas", f"{kind} alone".__eq__),
+            worst_quota,
+            count=len(wanted),
+        )
+        for kind, wanted in ALONE.items()
+    ]
+
+
+def _titles(mix: Sequence[str]) -> set[str]:
+    return {title([mix[place % len(mix)] for place in range(len(wanted))]) for wanted in TOGETHER}
+
+
+def pairs() -> list[Line]:
+    return [
+        Line(
+            "5.1",
+            f"{' and '.join(mix)}: pairs, three, four",
+            "1 point each, sum >= 0.98",
+            of_compute("pairs", _titles(mix).__contains__),
+            worst_quota,
+            count=len(TOGETHER),
+        )
+        for mix in MIXES
+    ]
+
+
+def change() -> list[Line]:
+    steps = [
+        Line(
+            "5.4",
+            f"quota changes, {'add alone' if alone else 'matmul beside add'}",
+            "shown within 300 ms",
+            of_compute("change", lambda what, alone=alone: "quota changes" in what and ("alone" in what) == alone),
+            lambda rows: f"{rows[0]['figures']['shown_after_ms']} ms",
+        )
+        for alone in (True, False)
+    ]
+    storm = Line(
+        "5.4",
+        "200 random changes in 60 s, four tasks",
+        "none stuck, none above by 1 point",
+        of_compute("change", lambda what: "random changes" in what),
+        lambda rows: "above by {most_above_points} points, pauses {longest_pauses_ms} ms".format(**rows[0]["figures"]),
+    )
+    return [*steps, storm]
+
+
+def _free(what: str, all_ways: bool) -> Callable[[Row], bool]:
+    """The rows of these tasks; where MPS is not to be had, the row that says so stands for all of its own."""
+    without_mps = "all" if all_ways else ""
+    return lambda row: row.get("part") == "free" and row["what"] in (what, without_mps)
+
+
+def _ways(rows: list[Row]) -> str:
+    ways = [f"{row['how']} {row['figures']['sum']:.3f}" if row["delivered"] else f"no {row['how']}" for row in rows]
+    (ours,) = [row for row in rows if row["how"] == "nvshare"]
+    if "spread" in ours["figures"]:
+        return f"{', '.join(ways)}; spread {ours['figures']['spread']:.1%}"
+    return f"{', '.join(ways)}; {ours['delivered']} against {ours['figures']['native']}"
+
+
+def free() -> list[Line]:
+    lines = []
+    for kinds in BESIDE:
+        what, busy = title(kinds), "launch-bound" not in kinds
+        asked, count = "sum >= 0.98, equal to 2 %; other ways beside", 4
+        if not busy:
+            asked, count = "none worse than natively by 2 %", 2
+        if set(kinds) == {"launch-bound"}:
+            asked = ">= 0.97 of natively side by side"
+        lines.append(Line("5.2", f"{what}, no quotas", asked, _free(what, busy), _ways, count))
+    return lines
+
+
+def idle() -> list[Line]:
+    sleepers = Line(
+        "5.3",
+        "three mostly idle tasks",
+        "each <= 1.01 of solo",
+        of_compute("idle", lambda what: "mostly idle" in what),
+        lambda rows: f"{rows[0]['figures']['times_solo']}",
+    )
+    interactive = [
+        Line(
+            "5.3",
+            f"interactive{', high priority,' if high else ''} beside {busy}",
+            "p99 <= 2.5 x solo" if high else "reported",
+            of_compute("idle", f"interactive{', high priority' if high else ''} beside {busy}".__eq__),
+            lambda rows: "p99 {p99_times_solo} x solo of {bursts} bursts".format(**rows[0]["figures"]),
+        )
+        for busy in BUSY_NEIGHBOURS
+        for high in ((True,) if busy != BUSY_NEIGHBOURS[-1] else (False, True))
+    ]
+    return [sleepers, *interactive]
+
+
+STRESS = [
+    *(
+        Line("6.4", what, "passes", named(test), lambda rows: f"code {rows[0]['code']}, {rows[0]['verdicts']}")
+        for what, test in (
+            ("nvshare stress --workers 8", "stress"),
+            ("test_gpu_allocation.py", "test_gpu_allocation.py"),
+        )
+    ),
+]
+IN_A_POOL = [
+    *(
+        Line(
+            "6.4",
+            f"GpuPool of {POOL} at 20 %, {kind}",
+            "right, within 2 points",
+            beginning(f"pool of {POOL}, {kind}, worker"),
+            lambda rows: f"{[row['delivered'] for row in rows]}, right {all(row['right'] for row in rows)}",
+            count=POOL,
+        )
+        for kind in ("add", "matmul")
+    ),
+]
+
+
+def verify() -> list[Line]:
+    return [
+        Line(
+            "8.5",
+            "nvshare verify",
+            "passes",
+            lambda row: "check" in row,
+            lambda rows: ", ".join(row["check"] for row in rows if row["ok"] is False) or f"{len(rows)} checks",
+            CHECKS,
+        ),
+        Line(
+            "8.5",
+            "native, time-slicing, MPS beside it",
+            "figures of the same run",
+            lambda row: row.get("part") == "compare",
+            _ways,
+            4,
+            there=True,
+        ),
+        Line(
+            "8.5",
+            "date, driver and versions kept",
+            "in the report",
+            lambda row: row.get("part") == "about" and all(row.get(name) for name in ("date", "driver", "nvshare")),
+            shown("date", "driver", "nvshare"),
+            there=True,
+        ),
+    ]
+
+
+# --- parts
+
+
+def _script(*words: object) -> Callable[[Path], list[object]]:
+    return lambda path: [sys.executable, *words, "--json", path]
+
+
+def _bench(seconds: float, simulated: bool, *names: str) -> Callable[[Path], list[object]]:
+    if not simulated:
+        return _script(HERE / "compute.py", "--only", ",".join(names), "--seconds", seconds)
+    module = ("-m", "nvshare", "bench", "compute", "--sim", "H200")
+    return _script(*module, "--only", ",".join(names), "--seconds", seconds)
+
+
+def _scenes(seconds: float, simulated: bool, *names: str) -> float:
+    return sum(scene_seconds(name, seconds, not simulated) for name in names)
+
+
+@contextlib.contextmanager
+def simulated_card() -> Iterator[dict[str, str]]:
+    """A simulated node for scripts that take what the environment names."""
+    node = sim.up("1xA100-40G", name=f"campaign-{os.getpid()}")
+    try:
+        yield {**node.env(), "NVSHARE_HOST_MEMORY": "1TiB"}
+    finally:
+        sim.down(node.name)
+
+
+def parts_for(simulated: bool, seconds: float = 8.0) -> list[Part]:
+    """In the order of their weight. ``seconds``: of a measured window."""
+    begin = 8.0 if simulated else _BEGIN
+    compute = [
+        Part(
+            "quotas",
+            "each workload alone at its quotas",
+            _scenes(seconds, simulated, "quotas") + begin,
+            _bench(seconds, simulated, "quotas"),
+            quotas(),
+        ),
+        Part(
+            "pairs",
+            "quotas of two, three and four; changes",
+            _scenes(seconds, simulated, "pairs", "change") + begin,
+            _bench(seconds, simulated, "pairs", "change"),
+            [*pairs(), *change()],
+        ),
+        Part(
+            "free",
+            "without quotas; mostly idle and interactive tasks",
+            _scenes(seconds, simulated, "free", "idle") + 2 * begin,
+            _bench(seconds, simulated, "free", "idle"),
+            [*free(), *idle()],
+        ),
+    ]
+    return [*compute, *(_simulated_others() if simulated else _real_others())]
+
+
+def _real_others() -> list[Part]:
+    frameworks = HERE / "frameworks"
+    return [
+        Part(
+            "swap",
+            "tasks that do not fit, against the link",
+            155,
+            _script(HERE / "swap.py"),
+            SWAP,
+        ),
+        Part(
+            "switching",
+            "every framework in turns; quotas, drift, ranks, IPC",
+            175,
+            _script(frameworks, "--only", "switching,drift,quota,ranks,ipc"),
+            [*switching(FRAMEWORKS), *memory(simulated=False)],
+        ),
+        Part(
+            "alone",
+            "every framework alone, and a launch",
+            140,
+            _script(frameworks, "--only", "launches,alone"),
+            alone(FRAMEWORKS),
+        ),
+        Part(
+            "stress",
+            "the stress test by both names",
+            80,
+            _script(HERE / "workers.py", "--only", "allocation,stress"),
+            STRESS,
+        ),
+        Part("pool", "workers at a quota each", 52, _script(HERE / "workers.py", "--only", "pool"), IN_A_POOL),
+        Part(
+            "spine",
+            "what it costs alone, two side by side",
+            65,
+            _script(HERE / "spine.py", "--only", "alone,together"),
+            SPINE,
+        ),
+        Part(
+            "verify",
+            "the acceptance of a node, beside native and MPS",
+            60,
+            _script("-m", "nvshare", "verify", "--compare"),
+            verify(),
+        ),
+    ]
+
+
+def _simulated_others() -> list[Part]:
+    only = ("--with", ",".join(SIMULATED_FRAMEWORKS))
+    return [
+        Part(
+            "swap",
+            "tasks that do not fit, against the link",
+            150,
+            _script(HERE / "swap.py", "--only", "pair,wake,many,whole,three"),
+            SWAP[:-1],
+            simulated_card,
+        ),
+        Part(
+            "spine",
+            "what it costs alone, two side by side",
+            60,
+            _script(HERE / "spine.py", "--only", "alone,together"),
+            SPINE,
+            simulated_card,
+        ),
+        Part(
+            "switching",
+            "a C program in turns; drift",
+            150,
+            _script(HERE / "frameworks", "--only", "switching,drift", *only),
+            [*switching(SIMULATED_FRAMEWORKS), *memory(simulated=True)],
+            simulated_card,
+        ),
+        Part(
+            "alone",
+            "a C program alone, and a launch",
+            60,
+            _script(HERE / "frameworks", "--only", "launches,alone", *only),
+            alone(SIMULATED_FRAMEWORKS),
+            simulated_card,
+        ),
+        Part(
+            "stress",
+            "the stress test by both names",
+            130,
+            _script(HERE / "workers.py", "--sim", "1xT4", "--only", "allocation,stress"),
+            STRESS,
+        ),
+        Part(
+            "pool",
+            "workers at a quota each",
+            60,
+            _script(HERE / "workers.py", "--sim", "1xT4", "--only", "pool"),
+            IN_A_POOL,
+        ),
+        Part(
+            "verify",
+            "the acceptance of a node, beside native",
+            75,
+            _script("-m", "nvshare", "verify", "--compare", "--sim", "2xT4"),
+            verify(),
+        ),
+    ]
