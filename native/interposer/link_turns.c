@@ -5,19 +5,20 @@
 #include "clock.h"
 #include "log.h"
 #include "mover.h"
+#include "patience.h"
 #include "residency.h"
 
 #define DRAIN_DEADLINE_MS 10000u
 #define CONTROL_DRAIN_MS 2000u
-#define IDLE_MS 20u
 #define IDLE_ASK_NS (5 * NVS_NS_PER_MS)
 #define QUIET_ASK_NS (50 * NVS_NS_PER_MS)
 #define SETTLE_ASK_NS (5 * NVS_NS_PER_MS)
 #define ALONE_NS (10 * NVS_NS_PER_S) /* without a scheduler, before memory comes back by itself */
 
-static bool scheduled;       /* submissions need a grant */
-static bool opening;         /* the gate would be open, but for memory that is not there yet */
-static bool settling;        /* the gate is shut, but work that went through before may still run */
+static bool scheduled; /* submissions need a grant */
+static bool opening;   /* the gate would be open, but for memory that is not there yet */
+static bool settling;  /* the gate is shut, but work that went through before may still run */
+static struct nvs_patience pauses;
 static uint64_t alone_since; /* memory is missing and there is no scheduler to give it, ns; 0: no */
 
 static bool all_granted(void)
@@ -233,6 +234,7 @@ void nvs_turn_ask(void)
 {
 	if (!scheduled || !atomic_load(&nvs_link.wanted))
 		return;
+	nvs_patience_back(&pauses, nvs_now_ns(), nvs_mover_switch_ns());
 	pthread_mutex_lock(&nvs_link.lock);
 	for (uint32_t i = 0; i < nvs_link.gpu_count; i++) {
 		struct nvs_gpu *gpu = &nvs_link.gpus[i];
@@ -260,8 +262,9 @@ uint64_t nvs_turn_end_due(uint64_t now)
 {
 	if (!scheduled || !any_flag(NVS_FLAG_EXCLUSIVE | NVS_FLAG_CONTENDED))
 		return 0;
+	uint32_t idle_ms = (uint32_t)(nvs_patience(&pauses) / NVS_NS_PER_MS);
 	if (!any_flag(NVS_FLAG_CONTENDED)) {
-		nvs_gate_idle(IDLE_MS); /* so that one who comes need not wait until idleness is established */
+		nvs_gate_idle(idle_ms); /* so that one who comes need not wait until idleness is established */
 		return now + QUIET_ASK_NS;
 	}
 	uint64_t end = quantum_end();
@@ -270,8 +273,10 @@ uint64_t nvs_turn_end_due(uint64_t now)
 	 * no idleness. */
 	bool waits = !all_granted() || nvs_gate_state() == NVS_GATE_REST;
 	bool used = opening || (waits && atomic_load(&nvs_link.wanted));
-	if (over || (!used && nvs_gate_idle(IDLE_MS))) {
+	if (over || (!used && nvs_gate_idle(idle_ms))) {
 		release(over ? NVS_RELEASE_ENDED : NVS_RELEASE_IDLE, DRAIN_DEADLINE_MS);
+		if (!over)
+			nvs_patience_gone(&pauses, nvs_now_ns());
 		return 0;
 	}
 	return nvs_earlier(end, now + IDLE_ASK_NS);
@@ -280,6 +285,7 @@ uint64_t nvs_turn_end_due(uint64_t now)
 void nvs_turn_after_fork(void)
 {
 	scheduled = opening = settling = false;
+	pauses = (struct nvs_patience){0};
 	alone_since = 0;
 	nvs_compute_after_fork();
 }

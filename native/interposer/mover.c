@@ -7,7 +7,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "backing.h"
 #include "clock.h"
@@ -41,10 +40,9 @@ struct queue {
 	CUstream stream;
 	struct job jobs[DEPTH];
 	unsigned first, count;
-	uint64_t under_way;  /* bytes */
-	uint64_t busy_since; /* when the first of those under way was started, ns */
-	uint64_t copied;     /* bytes, since the last log line */
-	uint64_t busy;       /* ns, since then */
+	uint64_t under_way;    /* bytes */
+	uint64_t busy_since;   /* when the first of those under way was started, ns */
+	uint64_t copied, busy; /* bytes and ns, since the last log line */
 };
 
 struct lane {
@@ -345,25 +343,37 @@ static void start_in(CUdevice device, struct lane *lane)
 
 /* ---- rounds ---- */
 
-static void log_swap(struct queue *queue, const char *way)
+static _Atomic uint64_t last_out_ns, last_in_ns;
+
+uint64_t nvs_mover_switch_ns(void)
 {
-	if (queue->copied > 0)
-		NVS_INFO("Swapped %s %llu MiB in %llu ms", way, (unsigned long long)(queue->copied >> 20),
-			(unsigned long long)(queue->busy / NVS_NS_PER_MS));
+	return atomic_load(&last_out_ns) + atomic_load(&last_in_ns);
+}
+
+static void end_swap(struct queue *queue, const char *way, _Atomic uint64_t *last)
+{
+	NVS_INFO("Swapped %s %llu MiB in %llu ms", way, (unsigned long long)(queue->copied >> 20),
+		(unsigned long long)(queue->busy / NVS_NS_PER_MS));
+	atomic_store(last, queue->busy);
 	queue->copied = queue->busy = 0;
 }
 
 /* What comes in portions, as others make room, is one swap. */
-static void log_swaps(CUdevice device, struct lane *lane)
+static void end_swaps(CUdevice device, struct lane *lane)
 {
 	struct nvs_holding view;
-	if (lane->out.copied == 0 && lane->in.copied == 0)
+	if (lane->out.copied + lane->in.copied == 0)
 		return;
 	nvs_residency_view(device, &view);
 	if (lane->out.count == 0 && lane->out.copied > 0 && view.resident <= view.target)
-		log_swap(&lane->out, "out");
+		end_swap(&lane->out, "out", &last_out_ns);
 	if (lane->in.count == 0 && lane->in.copied > 0 && view.absent == 0)
-		log_swap(&lane->in, "in");
+		end_swap(&lane->in, "in", &last_in_ns);
+}
+
+static bool is_in_use(CUdevice device)
+{
+	return lanes[device].out.count + lanes[device].in.count > 0;
 }
 
 /* True while something is under way. */
@@ -382,13 +392,8 @@ static bool move_device(CUdevice device, bool may_start)
 	} else if (may_start && lane->is_lost) {
 		lose_all(device, lane);
 	}
-	log_swaps(device, lane);
-	return lane->out.count + lane->in.count > 0;
-}
-
-static bool is_in_use(CUdevice device)
-{
-	return lanes[device].out.count + lanes[device].in.count > 0;
+	end_swaps(device, lane);
+	return is_in_use(device);
 }
 
 static void drop_in_making(void)

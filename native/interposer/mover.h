@@ -4,10 +4,15 @@
 #ifndef NVS_MOVER_H
 #define NVS_MOVER_H
 
+#include <stdint.h>
+
 #include "cuda_abi.h"
 
 /* There may be something to move. Cheap when there is not. */
 void nvs_mover_kick(void);
+
+/* What the last swap out and the last one in took together, ns; 0: nothing was moved yet. Any thread. */
+uint64_t nvs_mover_switch_ns(void);
 
 /* Between the two nothing is on its way and nothing begins. Waits for what is under way. Nests; any thread. */
 void nvs_mover_pause(void);

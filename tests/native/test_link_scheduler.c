@@ -139,6 +139,52 @@ static void an_idle_holder_gives_up_its_turn_only_when_others_wait(void)
 	expect_release(7, NVS_RELEASE_IDLE);
 }
 
+static void patience_grows_with_turns_given_up_in_vain_and_shrinks_with_others(void)
+{
+	struct nvs_patience patience = {0};
+	uint64_t now = NVS_NS_PER_S, switching = NVS_NS_PER_S;
+	CHECK(nvs_patience(&patience) == 20 * NVS_NS_PER_MS);
+	nvs_patience_back(&patience, now, switching); /* it was not gone */
+	CHECK(nvs_patience(&patience) == 20 * NVS_NS_PER_MS);
+	/* WHEN it is back at once, again and again, THEN it waits longer, for half of a switch at most */
+	uint64_t expected[] = {40, 80, 160, 320, 500, 500};
+	for (int i = 0; i < 6; i++) {
+		nvs_patience_gone(&patience, now);
+		nvs_patience_back(&patience, now += 30 * NVS_NS_PER_MS, switching);
+		CHECK(nvs_patience(&patience) == expected[i] * NVS_NS_PER_MS);
+	}
+	/* AND when it stays away for longer than a switch, it waits less */
+	nvs_patience_gone(&patience, now);
+	nvs_patience_back(&patience, now += 2 * NVS_NS_PER_S, switching);
+	CHECK(nvs_patience(&patience) == 250 * NVS_NS_PER_MS);
+	/* AND where switches take little, it never waits for long */
+	nvs_patience_gone(&patience, now);
+	nvs_patience_back(&patience, now += NVS_NS_PER_MS, 30 * NVS_NS_PER_MS);
+	CHECK(nvs_patience(&patience) == 20 * NVS_NS_PER_MS);
+}
+
+static void who_gave_its_turn_up_for_short_pauses_keeps_it_in_the_next_ones(void)
+{
+	atomic_store(&fake_switch_ns, 40 * NVS_NS_PER_S);
+	registered(NVS_SCHED_ON);
+	for (uint64_t turn = 7; turn < 12; turn++) {
+		struct nvs_req_lock asked;
+		pthread_t submitter = start_submitting(1);
+		scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
+		grant(0, turn, NVS_FLAG_CONTENDED, 0);
+		pthread_join(submitter, NULL);
+		expect_release(turn, NVS_RELEASE_IDLE); /* after 20, 40, 80, 160 and 320 ms */
+	}
+	pthread_t submitter = start_submitting(1);
+	struct nvs_req_lock asked;
+	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
+	grant(0, 12, NVS_FLAG_CONTENDED, 0);
+	pthread_join(submitter, NULL);
+	scheduler_expect_silence(100);
+	expect_release(12, NVS_RELEASE_IDLE);
+	atomic_store(&fake_switch_ns, 0);
+}
+
 static void a_contended_turn_ends_by_itself_after_its_quantum(void)
 {
 	registered(NVS_SCHED_ON);
@@ -507,6 +553,8 @@ int main(void)
 	RUN(a_drop_is_answered_when_all_work_is_done);
 	RUN(work_that_does_not_end_is_reported_as_stuck_and_goes_on);
 	RUN(an_idle_holder_gives_up_its_turn_only_when_others_wait);
+	RUN(patience_grows_with_turns_given_up_in_vain_and_shrinks_with_others);
+	RUN(who_gave_its_turn_up_for_short_pauses_keeps_it_in_the_next_ones);
 	RUN(a_contended_turn_ends_by_itself_after_its_quantum);
 	RUN(sched_off_lets_everything_through);
 	RUN(a_gang_needs_all_of_its_gpus);
