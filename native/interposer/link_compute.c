@@ -209,7 +209,7 @@ static uint64_t follow_overrun(uint64_t now)
 	if (!turn.recorded && nvs_gate_quiet())
 		turn.recorded = nvs_drain_record();
 	if (turn.recorded && nvs_drain_finished()) {
-		tell_overrun(now, 0);
+		tell_overrun(nvs_now_ns(), 0);
 		leftover = false;
 		return 0;
 	}
@@ -234,12 +234,12 @@ static uint64_t follow_closing(uint64_t now)
 		turn.recorded = nvs_drain_record();
 	else if (!turn.recorded && !stuck)
 		return now + between((now - turn.shut_at) / 64, SOON_NS, LATER_NS);
-	now = nvs_now_ns();
 	if (turn.recorded && nvs_drain_finished()) {
 		leftover = false;
-		finish(turn.reason, ended_at(now));
+		finish(turn.reason, ended_at(nvs_now_ns()));
 		return 0;
 	}
+	now = nvs_now_ns();
 	if (stuck) {
 		let_run_on(now);
 		return now + OVERRUN_NS;

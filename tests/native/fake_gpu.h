@@ -99,6 +99,12 @@ CUresult nvs_context_device(CUcontext context, CUdevice *device)
 	return CUDA_SUCCESS;
 }
 
+/* In a forked child, first of all: a thread of the parent's may have been inside. */
+__attribute__((unused)) static void fake_after_fork(void)
+{
+	pthread_mutex_init(&fake.lock, NULL);
+}
+
 static struct fake_stream *fake_stream(CUstream handle)
 {
 	uintptr_t index = (uintptr_t)handle >= FAKE_FIRST_STREAM ? (uintptr_t)handle - FAKE_FIRST_STREAM + 1 : 0;

@@ -504,6 +504,7 @@ static void a_forked_child_shares_nothing(void)
 	running(7, 0, 0);
 	pid_t child = fork();
 	if (child == 0) {
+		fake_after_fork();
 		/* the child has no socket, no gate, no memory; it registers anew when it makes a context */
 		CHECK(nvs_link.fd == -1 && !nvs_link.running && nvs_link_allocated(0) == 0);
 		CHECK(fake_submit(NULL) == CUDA_SUCCESS);
