@@ -117,7 +117,8 @@ static uint64_t read_size(const char *name)
 	return bytes;
 }
 
-static uint32_t read_percent(const char *name)
+/* A whole number from 1 on, or 0. */
+static uint32_t read_number(const char *name, long most, const char *allowed, const char *fallback)
 {
 	const char *text = given(name);
 	if (text == NULL)
@@ -125,9 +126,9 @@ static uint32_t read_percent(const char *name)
 	char *end;
 	errno = 0;
 	long value = strtol(text, &end, 10);
-	if (errno == 0 && *skip_space(end) == '\0' && value >= 1 && value <= 100)
+	if (errno == 0 && *skip_space(end) == '\0' && value >= 1 && value <= most)
 		return (uint32_t)value;
-	warn(name, text, "a whole number from 1 to 100", "100");
+	warn(name, text, allowed, fallback);
 	return 0;
 }
 
@@ -190,7 +191,9 @@ static void read_environment(void)
 {
 	find_socket(environment.socket_path, sizeof(environment.socket_path));
 	environment.mem_limit = read_size("NVSHARE_GPU_MEMORY_LIMIT");
-	environment.core_limit = read_percent("NVSHARE_GPU_CORE_LIMIT");
+	environment.core_limit = read_number("NVSHARE_GPU_CORE_LIMIT", 100, "a whole number from 1 to 100", "100");
+	environment.idle_ms =
+		read_number("NVSHARE_IDLE_MS", 60000, "a whole number of milliseconds from 1 to 60000", "auto");
 	environment.priority = read_priority("NVSHARE_PRIORITY");
 	environment.require = read_switch("NVSHARE_REQUIRE");
 	environment.swap_off = read_switch("NVSHARE_DISABLE_SWAP");

@@ -10,14 +10,15 @@ struct nvs_env {
 				  find_socket) */
 	uint64_t mem_limit;    /* NVSHARE_GPU_MEMORY_LIMIT in bytes, 0 for none */
 	uint32_t core_limit;   /* NVSHARE_GPU_CORE_LIMIT in percent, 0 for none */
-	uint32_t priority;     /* NVSHARE_PRIORITY: 1 for high */
-	bool require;          /* NVSHARE_REQUIRE */
-	bool swap_off;         /* NVSHARE_DISABLE_SWAP: memory stays on the card */
-	bool single_oversub;   /* NVSHARE_ENABLE_SINGLE_OVERSUB: this process may be larger than the card */
-	bool simulated;        /* NVSHARE_SIM_NODE: on a simulated card */
-	uint64_t sim_host;     /* NVSHARE_SIM_HOST_MEMORY: host memory for what leaves a simulated card; 0: any */
-	bool debug;            /* NVSHARE_DEBUG */
-	char pod_name[256];    /* NVSHARE_POD_NAME, else HOSTNAME when in a pod */
+	uint32_t idle_ms;    /* NVSHARE_IDLE_MS: a pause after which a memory turn is given up; 0: as patience.h says */
+	uint32_t priority;   /* NVSHARE_PRIORITY: 1 for high */
+	bool require;        /* NVSHARE_REQUIRE */
+	bool swap_off;       /* NVSHARE_DISABLE_SWAP: memory stays on the card */
+	bool single_oversub; /* NVSHARE_ENABLE_SINGLE_OVERSUB: this process may be larger than the card */
+	bool simulated;      /* NVSHARE_SIM_NODE: on a simulated card */
+	uint64_t sim_host;   /* NVSHARE_SIM_HOST_MEMORY: host memory for what leaves a simulated card; 0: any */
+	bool debug;          /* NVSHARE_DEBUG */
+	char pod_name[256];  /* NVSHARE_POD_NAME, else HOSTNAME when in a pod */
 	char pod_namespace[64];
 };
 

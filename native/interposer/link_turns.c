@@ -3,6 +3,7 @@
 #include "link_state.h"
 
 #include "clock.h"
+#include "env.h"
 #include "log.h"
 #include "mover.h"
 #include "patience.h"
@@ -262,7 +263,9 @@ uint64_t nvs_turn_end_due(uint64_t now)
 {
 	if (!scheduled || !any_flag(NVS_FLAG_EXCLUSIVE | NVS_FLAG_CONTENDED))
 		return 0;
-	uint32_t idle_ms = (uint32_t)(nvs_patience(&pauses) / NVS_NS_PER_MS);
+	uint32_t idle_ms = nvs_env()->idle_ms;
+	if (idle_ms == 0)
+		idle_ms = (uint32_t)(nvs_patience(&pauses) / NVS_NS_PER_MS);
 	if (!any_flag(NVS_FLAG_CONTENDED)) {
 		nvs_gate_idle(idle_ms); /* so that one who comes need not wait until idleness is established */
 		return now + QUIET_ASK_NS;

@@ -179,7 +179,8 @@ _SETTINGS = tuple(value for value in globals().copy().values() if isinstance(val
 _OTHER_NAMES = frozenset(
     "NVSHARE_" + name
     for name in (
-        "SOCK", "DISABLE_SWAP", "LEASE", "WORKER", "STRESS", "POD_NAME", "POD_NAMESPACE", "SIM_NODE", "SIM_HOST_MEMORY",
+        "SOCK", "DISABLE_SWAP", "IDLE_MS", "LEASE", "WORKER", "STRESS", "POD_NAME", "POD_NAMESPACE", "SIM_NODE",
+        "SIM_HOST_MEMORY",
     )
 )  # fmt: skip
 

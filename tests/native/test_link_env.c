@@ -54,13 +54,14 @@ static void good_values_are_taken(void)
 	setenv("NVSHARE_SOCK", "/run/here.sock", 1);
 	setenv("NVSHARE_GPU_MEMORY_LIMIT", "1Gi", 1);
 	setenv("NVSHARE_GPU_CORE_LIMIT", "40", 1);
+	setenv("NVSHARE_IDLE_MS", "250", 1);
 	setenv("NVSHARE_PRIORITY", "high", 1);
 	setenv("NVSHARE_DISABLE_SWAP", "1", 1);
 	setenv("NVSHARE_DEBUG", "on", 1);
 	const struct nvs_env *env = nvs_env();
 	CHECK(strcmp(env->socket_path, "/run/here.sock") == 0);
-	CHECK(env->mem_limit == 1ull << 30 && env->core_limit == 40 && env->priority == 1 && env->debug &&
-		env->swap_off && !env->require);
+	CHECK(env->mem_limit == 1ull << 30 && env->core_limit == 40 && env->idle_ms == 250 && env->priority == 1 &&
+		env->debug && env->swap_off && !env->require);
 	CHECK(env->pod_name[0] == '\0');
 }
 
@@ -70,12 +71,14 @@ static void bad_values_give_the_defaults(void)
 	setenv("XDG_RUNTIME_DIR", "/nowhere", 1);
 	setenv("NVSHARE_GPU_MEMORY_LIMIT", "lots", 1);
 	setenv("NVSHARE_GPU_CORE_LIMIT", "140", 1);
+	setenv("NVSHARE_IDLE_MS", "0", 1);
 	setenv("NVSHARE_PRIORITY", "urgent", 1);
 	setenv("NVSHARE_REQUIRE", "perhaps", 1);
 	setenv("NVSHARE_DISABLE_SWAP", "perhaps", 1);
 	const struct nvs_env *env = nvs_env();
 	CHECK(access(SYSTEM_SOCKET, F_OK) == 0 || strcmp(env->socket_path, "/nowhere/nvshare/scheduler.sock") == 0);
-	CHECK(env->mem_limit == 0 && env->core_limit == 0 && env->priority == 0 && !env->require && !env->swap_off);
+	CHECK(env->mem_limit == 0 && env->core_limit == 0 && env->idle_ms == 0 && env->priority == 0 && !env->require &&
+		!env->swap_off);
 }
 
 /* Each in a process of its own, for the environment is read once. */

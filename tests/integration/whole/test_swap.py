@@ -23,6 +23,8 @@ UNIFIED = {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}
 
 
 def scribbler(node: Node, seed: int, *options: str, **variables: str) -> Task:
+    # Each of its pauses is to be a switch.
+    variables = {"NVSHARE_IDLE_MS": "20", **variables}
     task = node.start(str(SCRIBBLER), "--seed", str(seed), "--bytes", "900", *options, **variables)
     task.line("filled")
     task.ignore_output()

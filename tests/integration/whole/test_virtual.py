@@ -18,7 +18,8 @@ SWITCHES = 24
 
 
 def scribbler(node: Node, seed: int, memory: str, mib: int) -> Task:
-    task = node.start(str(SCRIBBLER), "--seed", str(seed), "--bytes", str(mib), "--memory", memory)
+    options = ("--seed", str(seed), "--bytes", str(mib), "--memory", memory)
+    task = node.start(str(SCRIBBLER), *options, NVSHARE_IDLE_MS="20")  # each of its pauses is to be a switch
     task.line("filled")
     task.ignore_output()
     return task

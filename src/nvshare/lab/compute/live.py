@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nvshare.client.connection import Connection, SchedulerError
+from nvshare.client.connection import Connection, RequestRefused, SchedulerError
 from nvshare.lab.compute import mps
 from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Crew, Name, WorkerFailed
 from nvshare.lab.compute.shares import Change
@@ -101,7 +101,10 @@ class LiveStage:
         known = self._limits.setdefault(task, {"cores": None, "priority": NORMAL})
         changed = {name: value for name, value in wanted.items() if known[name] != value}
         if changed:
-            self._connection.request("limit", target={"client": self._crew.client(task)}, **changed)
+            try:
+                self._connection.request("limit", target={"client": self._crew.client(task)}, **changed)
+            except RequestRefused as error:  # it is there no more
+                raise WorkerFailed(f"{task.kind} ended: {error}") from error
             known |= changed
 
 
