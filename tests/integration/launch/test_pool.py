@@ -239,9 +239,10 @@ def test_a_deaf_family_ends_with_its_worker(node: LaunchNode) -> None:
     began = time.monotonic()
     with GpuPool(1, grace=0.3) as pool:
         pids = pool.submit(acts.spawn_deaf_family).result(PATIENCE)
+        # One that execs has no environment for a moment.
         assert eventually(
             lambda: set(pids) <= node.processes(), PATIENCE
-        )  # one that execs has no environment for a moment
+        )
     assert not set(pids) & node.processes()
     assert time.monotonic() - began < PATIENCE
     node.await_clean()
