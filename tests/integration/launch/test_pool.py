@@ -240,9 +240,7 @@ def test_a_deaf_family_ends_with_its_worker(node: LaunchNode) -> None:
     with GpuPool(1, grace=0.3) as pool:
         pids = pool.submit(acts.spawn_deaf_family).result(PATIENCE)
         # One that execs has no environment for a moment.
-        assert eventually(
-            lambda: set(pids) <= node.processes(), PATIENCE
-        )
+        assert eventually(lambda: set(pids) <= node.processes(), PATIENCE)
     assert not set(pids) & node.processes()
     assert time.monotonic() - began < PATIENCE
     node.await_clean()
