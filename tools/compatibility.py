@@ -1,6 +1,6 @@
 """Write the framework table of docs/compatibility.md from a result of benchmarks/gpu/frameworks.
 
-    python tools/compatibility.py docs/results/2026-11-15-h200-frameworks.json [--check]
+    python tools/compatibility.py docs/results/2026-11-16-h200-frameworks.json [--check]
 
 ``--check`` changes nothing and fails when the table is not what the result says.
 """
@@ -40,8 +40,9 @@ def table(result: dict[str, Any], source: str) -> str:
     """The lines between the marks."""
     rows = {row["test"]: row for row in result["rows"]}
     about = result["machine"]
+    gpu = about["gpus"][0].partition(",")[0]
     lines = [
-        f"{about['gpu']}, driver {about['driver']}, {about['date']}: [results]({source}).",
+        f"{gpu}, driver {about['driver']}, {result['date']}: [results]({source}).",
         "Each one beside a neighbour on a card declared too small for both. *Same as native*: every loss and",
         "parameter, bit for bit. Alone: speed against native, median of pairs with its 95 % interval.",
         "",
