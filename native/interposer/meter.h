@@ -51,11 +51,17 @@ bool nvs_pace_wait(struct nvs_pace *pace);
 void nvs_pace_mark(struct nvs_thread *self, CUstream stream);
 /* Threads that wait for the GPU to catch up. */
 uint32_t nvs_pace_waiting(void);
-/* For how long work of this process was seen in flight, in all; seen by nvs_pace_pending. */
+/* For how long work of this process was seen in flight, in all; seen by nvs_pace_pending, where there are marks. */
 uint64_t nvs_pace_behind_us(CUdevice device);
+uint64_t nvs_pace_marks(CUdevice device);
 void nvs_pace_after_fork(void);
 /* How long the work in flight takes, as far as markers tell, ns; not while a submission passes. And how many tell. */
 uint64_t nvs_pace_pending(uint32_t *ahead);
+
+/* A turn begins with the next submission; and how long it was, ns, by the GPU's clock, from there until the end of what
+ * was drained. 0: not known, or of several contexts. */
+void nvs_pace_new_turn(void);
+uint64_t nvs_pace_span(void);
 
 /* What a submission takes, ns (0: not known), and how many may be in flight while PACED, if they take `recent_ns` now
  * in case that is more. */

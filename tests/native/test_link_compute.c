@@ -117,6 +117,34 @@ static void a_turn_ends_after_its_length_and_tells_what_was_used(void)
 	pthread_join(submitter, NULL);
 }
 
+static struct nvs_turn_over turn_with(int launches, uint64_t number)
+{
+	pthread_t submitter = start_submitting(launches);
+	expect_asked(0);
+	turn_ok(0, number, 0);
+	pthread_join(submitter, NULL);
+	end_turn(0, number);
+	return expect_ended(number, NVS_TURN_TOLD);
+}
+
+static void what_passes_before_and_after_the_work_is_not_used(void)
+{
+	/* GIVEN a first turn, in which work from before could have run on */
+	taking_turns();
+	turn_with(1, 1);
+	/* WHEN there is work for 30 ms in the next */
+	fake.cost = 15 * NVS_NS_PER_MS;
+	uint64_t start = nvs_now_ns();
+	struct nvs_turn_over over = turn_with(2, 2);
+	uint64_t wall = nvs_now_ns() - start;
+	/* THEN what is told is what the GPU's clock says, but where this host was slower than is believed */
+	const struct nvs_context *context = nvs_context_of(NULL);
+	uint64_t span = fake_event_at(context->legacy.last) - fake_event_at(context->pace.begun);
+	CHECK(span >= 30 * NVS_NS_PER_MS && span < wall);
+	CHECK(over.used_us + 1 >= span / NVS_NS_PER_US);
+	CHECK(over.used_us <= span / NVS_NS_PER_US + 1 || wall > span + UNSEEN_NS);
+}
+
 /* One launch that does not end before the test lets go, in turn 1 without a length. */
 static void hold_one_launch(void)
 {
@@ -585,6 +613,7 @@ int main(void)
 #define RUN(test) run(#test, test, directory)
 	RUN(work_waits_for_a_turn_and_asks_once);
 	RUN(a_turn_ends_after_its_length_and_tells_what_was_used);
+	RUN(what_passes_before_and_after_the_work_is_not_used);
 	RUN(what_is_in_flight_at_the_end_is_told_at_once);
 	RUN(an_idle_turn_with_a_length_is_given_up);
 	RUN(a_turn_until_told_is_kept_when_idle_and_gaps_are_not_used_time);

@@ -70,10 +70,10 @@ def test_of_unequal_tasks_neither_may_lose() -> None:
 
 
 def test_mostly_idle_tasks_take_hardly_longer_than_alone() -> None:
-    assert rows.idle_row("3 x idle", "nvshare", (1.01, 1.0, 0.99)).ok
-    assert not rows.idle_row("3 x idle", "nvshare", (1.02, 1.0, 1.0)).ok
-    assert not rows.idle_row("3 x idle", "nvshare", (None, 1.0, 1.0)).ok
-    assert rows.idle_row("3 x idle", "native", (1.05, 1.05, 1.05)).ok is None
+    assert rows.idle_row("3 x idle", "nvshare", (1.01, 1.0, 0.99), judged=True).ok
+    assert not rows.idle_row("3 x idle", "nvshare", (1.02, 1.0, 1.0), judged=True).ok
+    assert not rows.idle_row("3 x idle", "nvshare", (None, 1.0, 1.0), judged=True).ok
+    assert rows.idle_row("3 x idle", "native", (1.05, 1.05, 1.05), judged=False).ok is None
 
 
 def test_slow_bursts_count_against_a_typical_one_alone() -> None:

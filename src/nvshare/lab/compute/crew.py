@@ -216,7 +216,13 @@ class Crew:
             kind = KINDS[name.kind]
             batch = kind.batch(self.steps[kind.steps])
             self._workers[name].send(
-                do="work", until=until, batch=batch, sleep=kind.sleep, period=kind.period, seed=seed
+                do="work",
+                until=until,
+                batch=batch,
+                sleep=kind.sleep,
+                irregular=kind.irregular,
+                period=kind.period,
+                seed=seed,
             )
 
     def tracks(self, names: Sequence[Name], until: float, late: float = _LATE) -> list[Track]:

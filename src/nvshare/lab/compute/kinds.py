@@ -11,6 +11,7 @@ GRAPH = "graph"  # a CUDA graph of some twenty kernels
 TRAINING = "training"  # forward, backward and optimizer of a small model
 LAUNCH = "launch-bound"  # tiny kernels back to back
 BURSTY = "mostly idle"  # some work, some sleep
+IRREGULAR = "mostly idle, irregular"  # the same, no two sleeps are equally long
 INTERACTIVE = "interactive"  # a little work every now and then; how long each takes counts
 
 MARK_SECONDS = 0.0015  # of work between two marks, or one step
@@ -25,6 +26,7 @@ class Kind:
     steps: str
     work: float = 0.0
     sleep: float = 0.0
+    irregular: bool = False  # sleeps are that long on average
     period: float = 0.0
 
     @property
@@ -41,6 +43,7 @@ KINDS: dict[str, Kind] = {
     for kind in (
         *(Kind(name, name) for name in (ADD, MATMUL, LONG, GRAPH, TRAINING, LAUNCH)),
         Kind(BURSTY, MATMUL, work=0.010, sleep=0.100),
+        Kind(IRREGULAR, MATMUL, work=0.010, sleep=0.100, irregular=True),
         Kind(INTERACTIVE, MATMUL, work=0.005, period=0.100),
     )
 }

@@ -73,9 +73,11 @@ class LiveStage:
         end = begin + scene.seconds
         self._crew.begin(tasks, end + _TAIL)
         changes = self._carry_out(scene.changes, tasks, begin)
+        time.sleep(max(0.0, end - time.monotonic()))
+        told = self._ask_about(tasks)
         tracks = self._crew.tracks(tasks, end + _TAIL)
         self._told(scene.start + scene.seconds)
-        return Seen(tracks, begin, end, changes)
+        return Seen(tracks, begin, end, changes, told)
 
     def restore(self) -> None:
         """The scheduler as it was."""
@@ -89,6 +91,14 @@ class LiveStage:
             self._limit(tasks[change.who], cores=change.quota)
             done.append(Change(at, change.who, change.quota))
         return done
+
+    def _ask_about(self, tasks: Sequence[Name]) -> list[dict[str, Any]]:
+        """What the scheduler says of them, each on its card; nothing where one of them is unknown to it."""
+        if any(task.how != NVSHARE for task in tasks):
+            return []
+        known = {client["id"]: client["gpus"] for client in self._connection.status()["clients"]}
+        found = [known.get(self._crew.client(task)) for task in tasks]
+        return [gpus[0] for gpus in found if gpus] if all(found) else []
 
     def _set_mode(self, mode: str) -> None:
         if mode != self._mode:

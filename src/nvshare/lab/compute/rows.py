@@ -108,13 +108,11 @@ def _against(what: str, how: str, delivered: Sequence[float], native: Sequence[f
     return row if how != "nvshare" else _judged(row, good)
 
 
-def idle_row(what: str, how: str, ratios: Sequence[float | None]) -> Row:
+def idle_row(what: str, how: str, ratios: Sequence[float | None], judged: bool) -> Row:
     """Mostly idle tasks: ``ratios`` of the time each needs to the time it needs alone; None: it did nothing."""
     figures = {"times_solo": [ratio and round(ratio, 4) for ratio in ratios], "at_most": IDLE_RATIO}
     row = Row("idle", what, how, delivered=tuple(1 / ratio if ratio else 0.0 for ratio in ratios), figures=figures)
-    if how != "nvshare":
-        return row
-    return _judged(row, all(ratio is not None and ratio <= IDLE_RATIO for ratio in ratios))
+    return _judged(row, all(ratio is not None and ratio <= IDLE_RATIO for ratio in ratios)) if judged else row
 
 
 def burst_row(what: str, how: str, latencies: Sequence[float], solo: Sequence[float], beside: float, high: bool) -> Row:

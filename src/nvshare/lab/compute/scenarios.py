@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from nvshare.lab.compute import rows
 from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Name, WorkerFailed
-from nvshare.lab.compute.kinds import ADD, BURSTY, GRAPH, INTERACTIVE, KINDS, LAUNCH, LONG, MATMUL, TRAINING
+from nvshare.lab.compute.kinds import ADD, BURSTY, GRAPH, INTERACTIVE, IRREGULAR, KINDS, LAUNCH, LONG, MATMUL, TRAINING
 from nvshare.lab.compute.rows import Row
 from nvshare.lab.compute.shares import Change, promised, promised_over
 from nvshare.lab.compute.stage import AUTO, CONCURRENT, HIGH, NORMAL, Scene, Seen, Stage
@@ -45,7 +45,7 @@ NEIGHBOUR_QUOTA = 10
 STORM_CHANGES = 200
 STORM_WINDOWS = 7.5  # of the usual length: 60 s
 STORM_QUOTAS = ((5, 30), (10, 50), (30, 100), (50, 100))  # of each task: without quotas, all would have the same
-ROUNDS = 2  # in which ways to share a card alternate, where what they are compared with is not steady
+ROUNDS = 4  # in which ways to share a card alternate, where what they are compared with is not steady
 BURSTS_JUDGED, BURSTS_REPORTED = 2.0, 1.25  # windows of the usual length: 160 and 100 bursts of an interactive task
 REPORTED = 0.25  # of a window is enough for what is steady, and for what is only reported
 
@@ -105,7 +105,7 @@ class Solo:
             for now, alone in zip(seen.step_seconds(), (self._steps[task.kind] for task in tasks), strict=True)
         ]
         drift = max(rows.spread(self._found[task.kind]) for task in tasks)
-        return {"solo_drift": round(drift, 4), "step_times_solo": steps}
+        return {"solo_drift": round(drift, 4), "step_times_solo": steps, **seen.as_told()}
 
 
 def going_on(part: str, what: str, found: Iterator[Row]) -> Iterator[Row]:
@@ -215,25 +215,30 @@ def _call_up_mps(stage: Stage, casts: Iterable[Sequence[str]]) -> str | None:
 
 
 def _ways_to_share(stage: Stage, solo: Solo, kinds: Sequence[str], ways: Sequence[Way]) -> Iterator[Row]:
-    """What launch-bound tasks do depends on the host, whose speed drifts: two rounds, native for as long as ours."""
+    """What launch-bound tasks do depends on the host, whose speed varies: ways alternate, native for as long as ours,
+    and the median counts."""
     rounds = ROUNDS if LAUNCH in kinds else 1
     played: dict[Way, list[Seen]] = {way: [] for way in ways}
+    solo.measure(*kinds)
     for turn in range(rounds):
-        solo.measure(*kinds)
-        for way in [*ways[turn:], *ways[:turn]]:
+        for way in ways if turn % 2 == 0 else reversed(ways):
             played[way].append(stage.play(_free_scene(stage, kinds, way, rounds)))
     solo.measure(*kinds)
-    shares = {way: _mean_shares(solo, cast(way.how, kinds), seen) for way, seen in played.items()}
+    each = {way: [solo.shares(cast(way.how, kinds), one.speeds()) for one in seen] for way, seen in played.items()}
+    shares = {way: tuple(map(median, zip(*found, strict=True))) for way, found in each.items()}
     what, native = title(kinds), shares[NATIVELY]
     its = {"solo_its": [round(solo.speed(kind), 2) for kind in kinds]}
     for way in ways:
+        more = {**its, **played[way][-1].as_told()}
+        if rounds > 1:
+            more["rounds"] = [[round(share, 4) for share in one] for one in each[way]]
         if LAUNCH not in kinds:
             row = rows.busy_row(what, way.label, shares[way])
         elif set(kinds) == {LAUNCH}:
             row = rows.beside_native_row(what, way.label, shares[way], native)
         else:
             row = rows.not_worse_row(what, way.label, shares[way], native)
-        yield as_seen(replace(row, figures={**row.figures, **its}), *played[way])
+        yield as_seen(replace(row, figures={**row.figures, **more}), *played[way])
 
 
 def _free_scene(stage: Stage, kinds: Sequence[str], way: Way, rounds: int) -> Scene:
@@ -244,17 +249,13 @@ def _free_scene(stage: Stage, kinds: Sequence[str], way: Way, rounds: int) -> Sc
     return Scene(cast(way.how, kinds), (), seconds, start, mode=way.mode)
 
 
-def _mean_shares(solo: Solo, tasks: Sequence[Name], played: Sequence[Seen]) -> tuple[float, ...]:
-    each = [solo.shares(tasks, seen.speeds()) for seen in played]
-    return tuple(fmean(shares) for shares in zip(*each, strict=True))
-
-
 def idle(stage: Stage) -> Iterator[Row]:
     """Tasks that mostly sleep beside each other; an interactive one beside a busy one."""
-    sleepers = (BURSTY,) * 3
+    sleepers = [(kind,) * 3 for kind in (BURSTY, IRREGULAR)]
     beside = [(INTERACTIVE, busy) for busy in BUSY_NEIGHBOURS]
-    stage.call_up(task for how in (NATIVE, NVSHARE) for kinds in (sleepers, *beside) for task in cast(how, kinds))
-    yield from going_on("idle", title(sleepers), _sleepers(stage, sleepers))
+    stage.call_up(task for how in (NATIVE, NVSHARE) for kinds in (*sleepers, *beside) for task in cast(how, kinds))
+    for idlers in sleepers:
+        yield from going_on("idle", title(idlers), _sleepers(stage, idlers))
     alone = _bursts_alone(stage, INTERACTIVE, stage.seconds)
     for kinds in beside:
         yield from going_on("idle", " beside ".join(kinds), _interactive(stage, kinds, alone))
@@ -269,19 +270,14 @@ def _bursts_alone(stage: Stage, kind: str, seconds: float) -> list[float]:
 
 def _sleepers(stage: Stage, kinds: Sequence[str]) -> Iterator[Row]:
     """Sleeps are the same for all, so the bursts tell how much longer a task takes; the clock of the sleeps does not
-    blur it."""
+    blur it. Where no two sleeps are alike bursts meet by chance, whoever shares the card: that is only reported."""
     sleep = KINDS[kinds[0]].sleep
-    natively, shared = cast(NATIVE, kinds), cast(NVSHARE, kinds)
-    alone: list[float] = []
-    played: dict[str, list[Seen]] = {NATIVE: [], NVSHARE: []}
-    for _ in range(ROUNDS):
-        alone += _bursts_alone(stage, kinds[0], stage.seconds / ROUNDS)
-        played[NATIVE].append(stage.play(Scene(natively, (), stage.seconds * REPORTED, stage.start * REPORTED)))
-        played[NVSHARE].append(stage.play(Scene(shared, (), stage.seconds, stage.start)))
-    for how, seen in played.items():
-        bursts = [[took for one in seen for took in one.latencies(who)] for who in range(len(kinds))]
-        ratios = [(sleep + fmean(each)) / (sleep + fmean(alone)) if each else None for each in bursts]
-        yield as_seen(rows.idle_row(title(kinds), how, ratios), *seen)
+    alone = fmean(_bursts_alone(stage, kinds[0], stage.seconds / 2))
+    for how, part in ((NATIVE, 0.5), (NVSHARE, 1.0)):
+        seen = stage.play(Scene(cast(how, kinds), (), stage.seconds * part, stage.start))
+        bursts = [seen.latencies(who) for who in range(len(kinds))]
+        ratios = [(sleep + fmean(each)) / (sleep + alone) if each else None for each in bursts]
+        yield as_seen(rows.idle_row(title(kinds), how, ratios, judged=kinds[0] == BURSTY and how == NVSHARE), seen)
 
 
 def _interactive(stage: Stage, kinds: Sequence[str], alone: Sequence[float]) -> Iterator[Row]:

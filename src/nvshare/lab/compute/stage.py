@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from nvshare.lab.compute.crew import Name
 from nvshare.lab.compute.kinds import KINDS, LAUNCH
@@ -36,12 +36,14 @@ class Scene:
 
 @dataclass(frozen=True)
 class Seen:
-    """What came of a scene. Times are those of one clock; ``changes`` tell when each was really asked for."""
+    """What came of a scene. Times are those of one clock; ``changes`` tell when each was really asked for. ``told`` is
+    what the scheduler said of each task at the end, where it knew them."""
 
     tracks: Sequence[Track]
     begin: float
     end: float
     changes: Sequence[Change] = ()
+    told: Sequence[Mapping[str, Any]] = ()
 
     def speeds(self) -> list[float]:
         return [track.speed(self.begin, self.end) for track in self.tracks]
@@ -51,6 +53,10 @@ class Seen:
 
     def latencies(self, who: int = 0) -> list[float]:
         return self.tracks[who].latencies(self.begin, self.end)
+
+    def as_told(self) -> dict[str, Any]:
+        """What the scheduler took them for, and how many submissions each had in flight."""
+        return {name + "s": [told[name] for told in self.told] for name in ("kind", "window") if self.told}
 
     @property
     def right(self) -> bool:

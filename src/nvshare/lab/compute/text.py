@@ -21,6 +21,7 @@ _SHOWN = {  # figures worth a place in the table, and how to say them
     "native_its": "native {:g} steps/s",
     "solo_drift": "drift {:.1%}",
     "step_times_solo": "steps {} x solo",
+    "kinds": "taken for {}",
 }
 
 
@@ -60,7 +61,9 @@ def _more(row: Row) -> str:
 
 
 def _plain(value: object) -> object:
-    return "/".join("-" if each is None else f"{each:g}" for each in value) if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+    return "/".join("-" if each is None else each if isinstance(each, str) else f"{each:g}" for each in value)
 
 
 def verdict(rows: Sequence[Row]) -> str:

@@ -3,7 +3,8 @@
     python -m nvshare.lab.compute.worker driver|torch
 
 Commands on standard input, each answered by one line: {"do": "info"}, {"do": "prepare", "steps": NAME, "bytes": B},
-{"do": "time", "steps": N}, {"do": "work", "until": T, "batch": N, "sleep": S, "period": P, "seed": K}, {"do": "quit"}.
+{"do": "time", "steps": N}, {"do": "quit"}, and {"do": "work", "until": T, "batch": N, "seed": K} with "sleep": S (and
+"irregular": true) or "period": P or neither.
 Times are those of the monotonic clock, which all processes share. The card is not touched before the first command that
 needs it, so workers can be started ahead of time.
 """
@@ -11,6 +12,7 @@ needs it, so workers can be started ahead of time.
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -107,9 +109,9 @@ def work_in_bursts(steps: Steps, batch: int, until: float, begins: Iterator[floa
         wanted = next(begins)
 
 
-def begins_with_sleep(sleep: float, seed: int) -> Iterator[float]:
+def begins_with_sleep(sleep: float, seed: int, irregular: bool) -> Iterator[float]:
     """Each burst so long after the end of the one before, which is when the next is asked for."""
-    for length in pauses(sleep, seed):
+    for length in pauses(sleep, seed) if irregular else itertools.repeat(sleep):
         yield time.monotonic() + length
 
 
@@ -127,7 +129,7 @@ def work(steps: Steps, command: dict[str, Any]) -> dict[str, Any]:
     notes = Notes()
     batch, until, seed = command["batch"], command["until"], command.get("seed", 1)
     if command.get("sleep"):
-        work_in_bursts(steps, batch, until, begins_with_sleep(command["sleep"], seed), notes)
+        work_in_bursts(steps, batch, until, begins_with_sleep(command["sleep"], seed, command["irregular"]), notes)
     elif command.get("period"):
         work_in_bursts(steps, batch, until, begins_with_period(command["period"], seed), notes)
     else:
