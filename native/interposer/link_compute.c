@@ -128,13 +128,14 @@ static void send_over(
 	struct nvs_compute *compute = &gpu->compute;
 	if (number == 0)
 		return;
-	/* What was seen in flight at every look is sure. Samples are not: where long and short kernels take turns they
-	 * are few, and each speaks for its neighbours; and of the shortest the host takes longer to measure one than it
-	 * runs. */
+	/* Samples can miss: where long and short kernels take turns they are few, and each speaks for its neighbours.
+	 * What was seen in flight at every look is sure, but not everything has a mark to be seen by. */
 	uint64_t behind = nvs_pace_behind_us(gpu->device) - compute->behind_at, used_us = used / NVS_NS_PER_US;
-	uint64_t sampled = nvs_meter_busy_us(gpu->device);
-	sampled = sampled > compute->busy_at ? sampled - compute->busy_at : 0;
-	uint64_t busy = nvs_pace_marks(gpu->device) != compute->marks_at ? behind + 1 : sampled;
+	uint64_t busy = nvs_meter_busy_us(gpu->device);
+	busy = busy > compute->busy_at ? busy - compute->busy_at : 0;
+	busy = busy > behind ? busy : behind;
+	if (busy == 0 && nvs_pace_marks(gpu->device) != compute->marks_at)
+		busy = 1; /* it was looked at, and is hardly ever at work */
 	bool wants = number == compute->number && (compute->asked || someone_waits());
 	compute->asked = compute->asked || wants;
 	struct nvs_turn_over over = {

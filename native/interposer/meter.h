@@ -22,7 +22,8 @@ struct nvs_usage_counters {
 void nvs_meter_poll(void);
 bool nvs_meter_pending(void); /* samples under way? */
 void nvs_meter_usage(CUdevice device, struct nvs_usage_counters *out);
-/* For how long the GPU was at work for this process, estimated, cumulative; what is not sampled yet included. */
+/* For how long the GPU was at work for this process, estimated, cumulative; what is not sampled yet included, what is
+ * shorter than the host takes to submit it is not. */
 uint64_t nvs_meter_busy_us(CUdevice device);
 /* From now on occupied time is what nvs_meter_used says, instead of what the samples say; or no longer. */
 void nvs_meter_by_turns(CUdevice device, bool on);

@@ -124,14 +124,29 @@ static void take(struct nvs_thread *self, struct nvs_pace *pace, struct nvs_mark
 	self->marker = (uint32_t)(marker - pace->markers);
 }
 
+/* Made first, if there is none. */
+static bool record_event(struct nvs_pace *pace, CUevent *event, unsigned flags, CUstream stream)
+{
+	if (atomic_load(&nvs_captures) != 0)
+		return false;
+	CUstreamCaptureMode mode = nvs_relax();
+	CUcontext popped;
+	if (*event == NULL && nvs_real.cuCtxPushCurrent_v2(atomic_load(&pace->context->handle)) == CUDA_SUCCESS) {
+		if (nvs_real.cuEventCreate(event, flags) != CUDA_SUCCESS)
+			*event = NULL;
+		nvs_real.cuCtxPopCurrent_v2(&popped);
+	}
+	bool recorded = *event != NULL && nvs_real.cuEventRecord(*event, stream) == CUDA_SUCCESS;
+	nvs_unrelax(mode);
+	return recorded;
+}
+
 static _Atomic uint32_t turns;
 
 void nvs_pace_new_turn(void)
 {
 	atomic_fetch_add(&turns, 1);
 }
-
-static bool record_event(struct nvs_pace *pace, CUevent *event, unsigned flags, CUstream stream);
 
 /* The lock is held. */
 static void note_begin(struct nvs_pace *pace, CUstream stream)
@@ -255,23 +270,6 @@ bool nvs_pace_wait(struct nvs_pace *pace)
 
 /* ---- markers ---- */
 
-/* Made first, if there is none. */
-static bool record_event(struct nvs_pace *pace, CUevent *event, unsigned flags, CUstream stream)
-{
-	if (atomic_load(&nvs_captures) != 0)
-		return false;
-	CUstreamCaptureMode mode = nvs_relax();
-	CUcontext popped;
-	if (*event == NULL && nvs_real.cuCtxPushCurrent_v2(atomic_load(&pace->context->handle)) == CUDA_SUCCESS) {
-		if (nvs_real.cuEventCreate(event, flags) != CUDA_SUCCESS)
-			*event = NULL;
-		nvs_real.cuCtxPopCurrent_v2(&popped);
-	}
-	bool recorded = *event != NULL && nvs_real.cuEventRecord(*event, stream) == CUDA_SUCCESS;
-	nvs_unrelax(mode);
-	return recorded;
-}
-
 void nvs_pace_mark(struct nvs_thread *self, CUstream stream)
 {
 	struct nvs_pace *pace = self->pace;
@@ -294,13 +292,19 @@ static uint64_t most_pending; /* ns */
 static uint32_t markers_ahead;
 
 /* Work was in flight from the moment its marker was set: for what of that time nobody had seen it yet, the GPU was
- * behind. The lock is held. */
+ * behind. Where it has caught up, it did so between the last look and this one. The lock is held. */
 static void note_behind(struct nvs_pace *pace, const struct nvs_marker *oldest, uint64_t now)
 {
 	CUdevice device = atomic_load(&pace->context->device);
-	uint64_t from = larger(oldest->set_at, pace->looked_at);
-	if (now > oldest->set_at + LATENCY_NS && now > from && nvs_is_managed(device))
-		atomic_fetch_add(&behind_ns[device], now - from);
+	uint64_t from = larger(oldest != NULL ? oldest->set_at : 0, pace->looked_at), seen = 0;
+	bool behind = oldest != NULL && now > oldest->set_at + LATENCY_NS;
+	if (behind && now > from)
+		seen = now - from;
+	else if (oldest == NULL && pace->behind)
+		seen = (now - pace->looked_at) / 2;
+	pace->behind = behind;
+	if (nvs_is_managed(device))
+		atomic_fetch_add(&behind_ns[device], seen);
 }
 
 /* How long the GPU has been at the oldest of them, at least. The lock is held. */
@@ -329,9 +333,9 @@ static bool look_at_pending(struct nvs_context *context)
 		if (marker->state == NVS_MARKER_RECORDED && (oldest == NULL || marker->before < oldest->before))
 			oldest = marker;
 	}
+	note_behind(pace, oldest, now);
 	if (oldest != NULL) {
 		uint64_t run = run_already(pace, oldest, now), whole = oldest->count * cost;
-		note_behind(pace, oldest, now);
 		rest -= run < whole ? run : whole;
 	}
 	pace->looked_at = now;

@@ -57,6 +57,7 @@ struct nvs_pace {
 	bool begun_known; /* the event was recorded */
 	/* What the link thread saw when it looked. */
 	uint64_t looked_at;    /* ns */
+	bool behind;           /* the GPU was, then */
 	uint64_t oldest;       /* `before` of the oldest marker ahead of the GPU */
 	uint64_t oldest_since; /* at the latest the GPU has been at it, ns */
 	struct nvs_context *context;

@@ -253,6 +253,29 @@ static void long_kernels_between_short_ones_keep_the_gpu_busy(void)
 	CHECK(over.used_us >= 19 * LONG_NS / NVS_NS_PER_US && over.busy_us >= over.used_us * 8 / 10);
 }
 
+static void take_ten_microseconds(void)
+{
+	uint64_t until = nvs_now_ns() + 10 * NVS_NS_PER_US;
+	while (nvs_now_ns() < until)
+		;
+}
+
+static void kernels_that_are_over_before_the_next_is_submitted_do_not_keep_the_gpu_busy(void)
+{
+	taking_turns();
+	fake.cost = 7 * NVS_NS_PER_US; /* so that by the samples alone it would be */
+	fake.on_launch = take_ten_microseconds;
+	pthread_t submitter = start_submitting(2000);
+	expect_asked(0);
+	turn_ok(0, 1, 0);
+	pthread_join(submitter, NULL);
+	wait_until_idle_is_known();
+	end_turn(0, 1);
+	struct nvs_turn_over over = expect_ended(1, NVS_TURN_TOLD);
+	CHECK(over.used_us >= 20000);
+	CHECK(over.busy_us > 0 && over.busy_us * 2 < over.used_us);
+}
+
 static void an_idle_turn_that_is_given_a_length_ends(void)
 {
 	taking_turns();
@@ -618,6 +641,7 @@ int main(void)
 	RUN(an_idle_turn_with_a_length_is_given_up);
 	RUN(a_turn_until_told_is_kept_when_idle_and_gaps_are_not_used_time);
 	RUN(long_kernels_between_short_ones_keep_the_gpu_busy);
+	RUN(kernels_that_are_over_before_the_next_is_submitted_do_not_keep_the_gpu_busy);
 	RUN(an_idle_turn_that_is_given_a_length_ends);
 	RUN(a_repeated_number_changes_the_length);
 	RUN(the_next_turn_may_begin_while_the_last_one_still_drains);
