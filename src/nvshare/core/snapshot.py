@@ -317,11 +317,11 @@ def _waiting_for_turn(place: Attachment, now: float) -> str | None:
     state, card = place.compute, place.gpu.compute
     if not state.asks:
         return None
-    if state.ready_since is None:
-        return f"its quota of {place.client.group.core_percent} %"
     holder = card.exclusive
-    if holder is None:
+    if state.turn is not None or (holder is None and state.ready_since is not None):
         return "the end of its own work"
+    if state.ready_since is None or holder is None:
+        return f"its quota of {place.client.group.core_percent} %"
     left = "" if holder.end is None else f", {max(0.0, holder.end - now) * 1000:.0f} ms more"
     return f"compute turn of {holder.place.client.hex}{left}"
 

@@ -10,6 +10,7 @@ from core_scene import GIB, A, B, Scene
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.settings import Mode, Priority, TurnEnd
+from nvshare.core.snapshot import take
 from nvshare.core.state_compute import Kind
 
 BUSY, TINY = 1.0, 0.2  # part of its time in which the card works for a client
@@ -86,6 +87,26 @@ def test_the_next_turn_begins_when_little_of_the_last_one_is_left() -> None:
     stage.pass_time(0.05)
     assert not of(stage.over(1, 0.05, pending=0.01, wants=False), c.GiveTurn)
     assert of(stage.pass_time(0.009), c.GiveTurn) == [c.GiveTurn(2, A, 2, None, True)]
+
+
+def test_status_says_what_each_waits_for() -> None:
+    def waits() -> list[str | None]:
+        snapshot = take(stage.scheduler._node, stage.now)
+        return [client.gpus[0].waiting_for_turn for client in snapshot.clients]
+
+    stage = contending(1, 2, asking=True)
+    stage.start(3, core_limit=10)
+    stage.pass_time(0.05)
+    stage.over(1, 0.05, pending=0.001)
+    holder = stage.place(2).client.hex
+    assert waits()[:2] == ["the end of its own work", None]
+    stage.over(1, 0.051)
+    stage.ask(3)
+    assert waits() == [f"compute turn of {holder}, 50 ms more", None, f"compute turn of {holder}, 50 ms more"]
+    stage.scheduler._node.gpus[A].compute.books["process:3"].credit = -1.0
+    stage.pass_time(0.001)
+    stage.over(2, 0.001)
+    assert waits()[2] == "its quota of 10 %"
 
 
 def test_when_the_neighbour_is_gone_the_other_runs_freely_again() -> None:
