@@ -119,10 +119,17 @@ def _simulated_rows(
     spec: str, profile: Profile, gpus: int, speed: float, parts: dict[str, float], tests: tuple[int, ...]
 ) -> tuple[str, list[Row]]:
     """Simulated rows, with what the model says of the very same scenarios beside them."""
-    model_rows = Mission(ModelBackend(gpus, profile, speed=speed), parts).rows(tests)
+    slow = speed > 1.0 and any(scenario.at_life for scenario in mission.SCENARIOS if scenario.test in tests)
+    model_rows = Mission(ModelBackend(gpus, profile, speed=speed), parts).rows(tests, False if slow else None)
     with places.simulated(spec, speed, "bench", profile) as place, progress_bars() as started:
-        rows = Mission(ProcessBackend(place), parts, started).rows(tests)
+        rows = Mission(ProcessBackend(place), parts, started).rows(tests, False if slow else None)
     title = place.title
+    if slow:
+        parts = {name: part / speed for name, part in parts.items()}
+        model_rows += Mission(ModelBackend(gpus, profile), parts).rows(set(tests) - {0}, at_life=True)
+        with places.simulated(spec, 1.0, "bench", profile) as place, progress_bars() as started:
+            rows += Mission(ProcessBackend(place), parts, started).rows(set(tests) - {0}, at_life=True)
+        rows.sort(key=mission.place_in_table)
     if 2 in tests:
         model_rows += Mission(ModelBackend(gpus, profile)).survivors(profile)
         with places.simulated(spec, _SURVIVOR_SPEED, "bench", profile) as place, progress_bars() as started:

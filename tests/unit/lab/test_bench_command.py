@@ -32,7 +32,7 @@ def test_the_model_prints_report_table_and_findings_and_writes_rows(tmp_path: Pa
     assert (content["kind"], content["version"]) == ("mission", 1)
     assert (content["simulated"], content["source"], content["spec"]) == (True, "model", "2xT4")
     assert (content["speed"], content["scale"], set(content["shorten"].values())) == (1.0, {}, {0.02})
-    assert [row["test"] for row in content["rows"]] == [0, 0, 0, 1, 2, 2, 2, 2, 3, 4, 5, 6, 2, 2]
+    assert [row["test"] for row in content["rows"]] == [0, 0, 0, 1, 2, 2, 2, 2, 3, 4, 4, 5, 6, 2, 2]
     assert all(row.keys() >= FIELDS for row in content["rows"])
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nvshare.gpu.profiles import load
-from nvshare.lab.mission import SCENARIOS, TESTS, BaselineFailed, Mission, Row, shortening
+from nvshare.lab.mission import SCENARIOS, TESTS, BaselineFailed, Mission, Row, place_in_table, shortening
 from nvshare.lab.model.run import ModelBackend
 from nvshare.lab.outcome import RunPlan, TaskPlan
 from nvshare.lab.workloads.spec import WORKLOADS
@@ -20,8 +20,8 @@ FITTING = tuple(test for test in TESTS if test != 2)
 
 
 def table(backend: ModelBackend, **shorten: float) -> dict[int, Row]:
-    """The tests whose tasks fit together."""
-    return {row.test: row for row in Mission(backend, shorten).rows(FITTING) if row.test}
+    """The tests whose tasks fit together, as they come."""
+    return {row.test: row for row in Mission(backend, shorten).rows(FITTING) if row.test and not row.variant}
 
 
 @pytest.mark.slow
@@ -42,9 +42,17 @@ def test_the_whole_table_on_two_t4() -> None:
 
 
 def test_without_turns_busy_tasks_lose_what_plain_time_slicing_lost_on_the_card() -> None:
-    (four_small,) = (scenario for scenario in SCENARIOS if scenario.test == 4)
-    row = Mission(ModelBackend(2, load("T4")), SHORT).run(replace(four_small, mode="concurrent"))
+    (four_small,) = (scenario for scenario in SCENARIOS if scenario.name == "4 concurrent")
+    row = Mission(ModelBackend(2, load("T4")), SHORT).run(four_small)
     assert row.ratio == pytest.approx(2.21, rel=0.03)
+
+
+def test_rows_that_need_the_speed_of_life_can_be_run_apart_and_put_back() -> None:
+    mission = Mission(ModelBackend(2, load("T4")), SHORT)
+    apart = [mission.rows([3, 4, 6], at_life=which) for which in (False, True)]
+    assert [[row.name for row in rows] for rows in apart] == [["3", "4 concurrent", "6"], ["4"]]
+    together = sorted([*apart[0], *apart[1]], key=place_in_table)
+    assert [row.name for row in together] == [row.name for row in mission.rows([3, 4, 6])]
 
 
 def test_twice_the_same_to_the_digit() -> None:
