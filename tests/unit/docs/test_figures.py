@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from nvshare.cli import report
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "docs" / "results"
@@ -98,3 +101,12 @@ def frameworks() -> list[str]:
 def test_the_readme_says_what_was_measured(told: Any) -> None:
     missing = [phrase for phrase in told() if phrase not in README]
     assert missing == []
+
+
+def test_the_kept_report_of_verify_shows_the_other_ways_to_share_beside_it() -> None:
+    result = CliRunner().invoke(report.command, [str(max(RESULTS.glob("*-h200-verify.json")))])
+    assert result.exit_code == 0, result.output
+    rows = {row["how"]: row["delivered"] for row in newest("verify")["compare"]}
+    assert set(rows) == {"native", "nvshare", "concurrent", "mps"}
+    shown = [line.split() for line in result.output.splitlines() if line.startswith("2 x add")]
+    assert [line[-2] for line in shown] == percents(list(map(sum, rows.values())))

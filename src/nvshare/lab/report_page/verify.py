@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nvshare.lab.report_page import compute
 from nvshare.lab.report_page.parts import (
     CHECK,
+    Columns,
     Content,
     Figure,
     Section,
+    Table,
     Tile,
     check_figures,
     checks_table,
@@ -30,6 +33,14 @@ SHAPE = {
 title = node_title
 
 
+_WAYS: Columns = (
+    ("tasks", lambda row: row["what"]),
+    ("how", lambda row: row["how"]),
+    ("speeds", lambda row: " / ".join(f"{100 * share:.1f} %" for share in row["delivered"])),
+    ("together", lambda row: f"{100 * sum(row['delivered']):.1f} %"),
+)
+
+
 def tiles(content: Content) -> list[Tile]:
     rows = content["rows"]
     took = sum(row.get("seconds") or 0.0 for row in rows)
@@ -44,7 +55,7 @@ def sections(content: Content) -> Iterator[Section]:
     yield Section("Checks", table=checks_table(rows))
     compared = [row for row in content.get("compare") or () if row["delivered"]]
     if compared:
-        yield compute.ways_to_share(compared)
+        yield replace(compute.ways_to_share(compared), table=Table.of(compared, _WAYS))
     for row in rows:
         cards = lanes_only({"": row.get("timeline") or {}})
         if cards:
