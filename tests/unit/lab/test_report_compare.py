@@ -13,9 +13,9 @@ from nvshare.lab.report_page.page import comparison_page
 from nvshare.lab.report_page.parts import Figure
 
 
-def figure(value: float, better: int = -1, spread: float | None = None) -> Figure:
+def figure(value: float, better: int = -1, spread: float | None = None, form: str = "{:g}") -> Figure:
     low, high = (None, None) if spread is None else (value - spread, value + spread)
-    return Figure("row", "figure", value, better, "{:g}", low, high)
+    return Figure("row", "figure", value, better, form, low, high)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,14 @@ def figure(value: float, better: int = -1, spread: float | None = None) -> Figur
         (figure(2.0, spread=0.001), figure(2.01, spread=0.001), "worse"),
         (figure(2.0, spread=0.0), figure(2.0 + 1e-12, spread=0.0), "same"),
         (figure(2.0, spread=0.0), figure(2.001, spread=0.0), "worse"),
+        # what differs by next to nothing is the same, and so is what shows the same digits
+        (figure(1.0, spread=0.0), figure(1.0 + 2e-7, spread=0.0), "same"),
+        (figure(1.0, spread=0.0), figure(1.0 - 2e-7, spread=0.0), "same"),
+        (figure(123.456, spread=0.0), figure(123.457, spread=0.0), "same"),
+        (figure(1.0, spread=0.0, form="{:.3f}"), figure(1.0004, spread=0.0, form="{:.3f}"), "same"),
+        (figure(1.0, spread=0.0), figure(1.0004, spread=0.0), "worse"),
+        (figure(0.0, spread=0.0, form="{:.3f}"), figure(1e-7, spread=0.0, form="{:.3f}"), "same"),
+        (figure(0.001, spread=0.0, form="{:.2f}"), figure(0.004, spread=0.0, form="{:.2f}"), "worse"),
         # one interval alone says nothing of the other
         (figure(2.0, spread=0.001), figure(2.08), "same"),
     ],

@@ -11,7 +11,7 @@ from nvshare.lab.report_page.parts import Figure, Section, Table, Tile
 
 BETTER, WORSE, CHANGED, SAME, ONLY_BEFORE, ONLY_AFTER = "better", "worse", "changed", "same", "gone", "new"
 _SERIES = {BETTER: 2, WORSE: 4, CHANGED: 0, SAME: 7}
-_ROUNDING = 1e-9  # what the last digits may differ by between machines
+_NEGLIGIBLE = 1e-4  # a part of the first: what the last digits may differ by between machines, and nobody cares for
 _NARROWEST, _WIDEST = 0.05, 3.0  # how far the axis goes from 1, at least and at most; what is beyond is at its edge
 
 
@@ -34,11 +34,13 @@ class Compared:
 
 def judge(before: Figure, after: Figure, noise: float) -> str:
     """Beyond noise: where both say how far chance reaches, the intervals do not meet; else they differ by more than
-    ``noise``, a part of the first."""
+    ``noise``, a part of the first. What differs by next to nothing, or by less than is shown, is the same."""
+    if _alike(before, after):
+        return SAME
     intervals = (before.low, before.high, after.low, after.high)
     if None not in intervals:
         low, high, later_low, later_high = (float(value) for value in intervals if value is not None)
-        differs = later_low > high * (1 + _ROUNDING) or later_high < low * (1 - _ROUNDING)
+        differs = later_low > high or later_high < low
     else:
         differs = abs(after.value - before.value) > noise * abs(before.value)
     if not differs:
@@ -75,7 +77,7 @@ class Comparison:
     def note(self) -> str:
         return (
             "Better and worse are beyond noise: by the intervals that the results give (the model is exact), "
-            f"else by more than {100 * self.noise:g} %."
+            f"else by more than {100 * self.noise:g} %. What differs by less than is shown is the same."
         )
 
     def sections(self) -> list[Section]:
@@ -120,7 +122,18 @@ def _text(figure: Figure | None) -> str:
 
 
 def _ratio(row: Compared) -> str:
-    return "–" if row.ratio is None else f"{row.ratio:.3f}"
+    return "–" if row.ratio is None else _ratio_text(row.ratio)
+
+
+def _ratio_text(ratio: float) -> str:
+    return f"{ratio:.3f}"
+
+
+def _alike(before: Figure, after: Figure) -> bool:
+    if abs(after.value - before.value) <= _NEGLIGIBLE * abs(before.value):
+        return True
+    seen = not before.value or _ratio_text(after.value / before.value) == _ratio_text(1.0)
+    return seen and _text(before) == _text(after)
 
 
 def _chart(rows: list[Compared]) -> str:
