@@ -122,9 +122,15 @@ def _survivors(rows: Sequence[Row]) -> Iterator[str]:
         if not row.has_survivor:
             continue
         full = f"{100 * FULL_SPEED:.0f} % of its solo speed"
-        limit = "" if row.survivor_limit_s is None else f"; the link alone needs {row.survivor_limit_s:.2f} s"
+        needs = "" if row.survivor_limit_s is None else f"; the link alone needs {row.survivor_limit_s:.2f} s"
         after = "is never at" if row.survivor_s is None else f"after {row.survivor_s:.2f} s is at"
-        yield f"Survivor: {row.title}: the other {after} {full} again{limit} ({row.source})."
+        allowed = _time_allowed(row)
+        yield f"Survivor: {row.title}: the other {after} {full} again; it has {allowed}{needs} ({row.source})."
+
+
+def _time_allowed(row: Row) -> str:
+    allowed = row.survivor_allowed_s
+    return f"{allowed:g} s" if allowed == IN_TIME else f"{allowed:.2f} s (a tenth more than the link needs)"
 
 
 def _agreement(rows: Sequence[Row]) -> Iterator[str]:
@@ -149,4 +155,4 @@ def _failures(rows: Sequence[Row]) -> Iterator[str]:
         if failed:
             yield f"FAILED: {row.title}: {', '.join(failed)} ({row.source})."
         if not row.recovered:
-            yield f"FAILED: {row.title}: the survivor has {IN_TIME:g} s to be back at its speed ({row.source})."
+            yield f"FAILED: {row.title}: the survivor has {_time_allowed(row)} to be back at its speed ({row.source})."

@@ -161,7 +161,11 @@ class Row:
     @property
     def recovered(self) -> bool:
         """The survivor, where there is one, was back in time."""
-        return not self.has_survivor or (self.survivor_s is not None and self.survivor_s <= survivor.IN_TIME)
+        return not self.has_survivor or (self.survivor_s is not None and self.survivor_s <= self.survivor_allowed_s)
+
+    @property
+    def survivor_allowed_s(self) -> float:
+        return survivor.allowed(self.survivor_limit_s)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -1,4 +1,5 @@
-"""What becomes of a task whose neighbour goes: it must be back at its solo speed within a second."""
+"""What becomes of a task whose neighbour goes: it must be back at its solo speed within a second, or as soon as a slow
+link can bring its memory back."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from nvshare.lab.workloads.spec import WORKLOADS, Workload
 WINDOW = 0.25  # seconds over which a speed is taken
 FULL_SPEED = 0.98  # of solo
 IN_TIME = 1.0  # seconds after the neighbour's end
+_BEYOND_LINK = 1.1  # of what the link alone needs
 QUANTUM = 2.0  # seconds; short turns, so that the neighbour goes in a turn of its own soon
 _SURVIVOR_SECONDS = 7.0  # of work, alone
 _NEIGHBOUR_SECONDS = 3.0
@@ -40,6 +42,11 @@ def judge(outcome: Outcome, solo_its: float) -> float | None:
     """How long after its neighbour's end the survivor is at full speed again, and stays so; None: never."""
     goes, stays = (outcome.timelines[task.name] for task in outcome.tasks)
     return None if goes.ended is None else recovery(stays, goes.ended, solo_its)
+
+
+def allowed(link_seconds: float | None) -> float:
+    """Seconds that a survivor has, where the link alone needs so many: judged by what is possible."""
+    return max(IN_TIME, _BEYOND_LINK * (link_seconds or 0.0))
 
 
 def recovery(timeline: Timeline, since: float, solo_its: float) -> float | None:

@@ -10,6 +10,7 @@ import pytest
 from nvshare.gpu.profiles import load
 from nvshare.lab import eviction, swap
 from nvshare.lab.eviction import CASES, DECLARED, GIB, kernel_bytes, sized
+from nvshare.lab.findings import findings
 from nvshare.lab.linkspeed import LinkSpeed
 from nvshare.lab.mission import Mission, Row
 from nvshare.lab.model.run import ModelBackend
@@ -53,6 +54,25 @@ def test_a_survivor_is_back_at_full_speed_within_a_second() -> None:
         assert row.survivor_s is not None
         assert row.survivor_limit_s is not None
         assert row.survivor_limit_s <= row.survivor_s <= 1.0
+
+
+def test_a_survivor_behind_a_slow_link_is_judged_by_what_the_link_can() -> None:
+    slow = T4.scaled(link=0.5)
+    rows = Mission(ModelBackend(1, slow)).survivors(slow)
+    for row in rows:
+        assert row.survivor_s is not None
+        assert row.survivor_limit_s is not None
+        assert 1.0 < row.survivor_limit_s <= row.survivor_s <= 1.1 * row.survivor_limit_s
+        assert row.recovered
+        assert row.to_dict()["passed"]
+        # AND one that takes longer than that is not back in time
+        late = replace(row, survivor_s=1.11 * row.survivor_limit_s)
+        assert not late.recovered
+        assert f"the survivor has {1.1 * row.survivor_limit_s:.2f} s (a tenth more than" in findings([late])[-1]
+        # AND without a slow link a second is all it has
+        assert not replace(row, survivor_s=1.01, survivor_limit_s=0.5).recovered
+        assert not replace(row, survivor_s=1.01, survivor_limit_s=None).recovered
+    assert "it has 2.07 s (a tenth more than the link needs); the link alone needs 1.88 s" in findings(rows)[-1]
 
 
 @pytest.mark.parametrize("sizes", CASES)
