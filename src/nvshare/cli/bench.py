@@ -40,6 +40,7 @@ from nvshare.lab.team import TeamStalled
 _OUTSIDE = (SchedulerError, SimError, NoTorch, TeamStalled, NotCalibrated, mission.BaselineFailed)
 _SOLO_WALL_SECONDS = 2.5  # what a task takes alone on a simulated node, unless --shorten says otherwise
 _TURNS_WALL_SECONDS = 8.0  # the same of tasks in turns, which last at least 2 seconds of the scheduler's clock
+_SCALE_BOUNDS = (0.01, 100.0)
 _SURVIVOR_SPEED = 1.0  # of the simulated node on which speeds within a quarter of a second count
 
 
@@ -54,7 +55,8 @@ def node_spec(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 
 def _scale(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, float]:
-    """``link=0.5``, ``kernel=2``."""
+    """``link=0.5``, ``kernel=2``. Cards beyond the bounds are no cards, and their runs would hardly ever end."""
+    least, most = _SCALE_BOUNDS
     scale: dict[str, float] = {}
     for value in values:
         what, _, factor = value.partition("=")
@@ -62,9 +64,10 @@ def _scale(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
             scale[what] = float(factor)
         except ValueError:
             scale[what] = 0.0
-        if what not in ("link", "kernel") or not 0 < scale[what] < float("inf"):
+        if what not in ("link", "kernel") or not least <= scale[what] <= most:
             raise click.BadParameter(
-                f"{value!r}: use link=0.5 (half the bandwidth) or kernel=2 (twice as long kernels)"
+                f"{value!r}: use link=0.5 (half the bandwidth) or kernel=2 (twice as long kernels), "
+                f"from {least:g} to {most:g}"
             )
     return scale
 
@@ -209,7 +212,7 @@ def _speed(default: float) -> Callable[[Any], Any]:
     callback=_scale,
     multiple=True,
     metavar="WHAT=FACTOR",
-    help="link=0.5 or kernel=2: change the modelled or simulated card.",
+    help="link=0.5 or kernel=2, 0.01 to 100: change the modelled or simulated card.",
 )
 def mission_command(
     model_spec: str | None,
