@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -73,8 +74,11 @@ def _scale(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 
 
 def _one_of(model_spec: str | None, sim_spec: str | None) -> str | None:
+    """The node that was chosen; ends the command when what was typed does not go together."""
     if model_spec and sim_spec:
         fail("--model and --sim do not go together: choose one", 2)
+    if not sim_spec and click.get_current_context().get_parameter_source("speed") is ParameterSource.COMMANDLINE:
+        fail("--speed is that of a simulated node: give --sim, or leave it out", 2)
     return model_spec or sim_spec
 
 

@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -177,7 +177,9 @@ def command(
     """
     if not command and jobs is None:
         fail("there is no command: nvshare launch [OPTIONS] -- COMMAND", 2)
-    wish = replace(wish_for(mem, cores, gpus_per_worker, timeout=timeout))
+    if gpus == "cpu":
+        _require_nothing_of_gpus({"--mem": mem, "--cores": cores}, gpus_per_worker)
+    wish = wish_for(mem, cores, gpus_per_worker, timeout=timeout)
     with _work(command, jobs, journal) as (listed, record):
         _require_command(command, listed)
         place = where(spec, speed)
@@ -192,6 +194,14 @@ def command(
                 fail(f"--log-dir {log_dir} cannot be made: {error.strerror}", 2)
         terms = Terms(count, retries, deadline, grace, log_dir)
         raise SystemExit(_launch(Fleet(chosen.site, wish, terms), work, record, place))
+
+
+def _require_nothing_of_gpus(quotas: Mapping[str, int | None], gpus_per_worker: int) -> None:
+    for option, quota in quotas.items():
+        if quota is not None:
+            fail(f"{option} is a quota on a GPU, and --gpus cpu leaves none: leave out one of them", 2)
+    if gpus_per_worker > 1:
+        fail(f"--gpus-per-worker {gpus_per_worker}: --gpus cpu leaves none", 2)
 
 
 @contextlib.contextmanager

@@ -39,6 +39,8 @@ def find_place(spec: str | None = None, speed: float | None = None) -> Place:
     if spec is not None:
         node = sim.up(spec, speed)
         return Place(node.socket, node.env(), node.name)
+    if speed is not None:
+        raise ValueError("--speed is that of a simulated node: give --sim, or leave it out")
     socket = config.find_socket()
     if socket == config.SYSTEM_SOCKET and not is_running(socket):
         socket = config.user_socket()

@@ -22,6 +22,13 @@ STYLE = {  # of every command one kind of mistake each: what was typed, then all
     ("run", "--cores", "0", "--", "true"): "--cores: 0 is not in the range 1<=x<=100",
     ("run",): "Missing argument 'COMMAND...'; see nvshare run --help",
     ("launch", "--timeout", "nan", "--", "true"): "--timeout: nan is not a number of seconds",
+    ("run", "--speed", "3", "--", "true"): "--speed is that of a simulated node: give --sim, or leave it out",
+    ("launch", "--speed", "3", "--", "true"): "--speed is that of a simulated node: give --sim, or leave it out",
+    ("stress", "--speed", "3"): "--speed is that of a simulated node: give --sim, or leave it out",
+    ("env", "--speed", "3"): "--speed is that of a simulated node: give --sim, or leave it out",
+    ("launch", "--gpus", "cpu", "--mem", "4GiB", "--", "true"): (
+        "--mem is a quota on a GPU, and --gpus cpu leaves none: leave out one of them"
+    ),
     ("stress", "--skip-stress", "--skip-launch"): "--skip-stress and --skip-launch leave nothing to do",
     ("verify", "concurrency"): "Missing argument 'LOG...'; see nvshare verify concurrency --help",
     ("verify", "concurrency", "a", "--expect", "any"): "--expect: 'any' is not one of 'parallel', 'serial', 'mixed'",

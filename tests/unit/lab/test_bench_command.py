@@ -118,13 +118,18 @@ def test_bad_input_is_refused_with_what_is_allowed(arguments: tuple[str, ...], e
         (("eviction", "--card-memory", "18GiB"), "12GiB or more, and less than 18GiB"),
         (("swap", "--card-memory", "8GiB"), "more than half of --card-memory and at most all of it"),
         (("swap", "--card-memory", "24GiB"), "more than half of --card-memory and at most all of it"),
+        (("mission", "--model", "2xT4", "--speed", "3"), "--speed is that of a simulated node: give --sim"),
+        (("mission", "--speed", "10"), "--speed is that of a simulated node: give --sim"),
+        (("eviction", "--model", "A100-40G", "--speed", "3"), "--speed is that of a simulated node: give --sim"),
+        (("swap", "--speed", "3"), "--speed is that of a simulated node: give --sim"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_tasks_that_would_not_take_turns_are_refused_before_anything_starts(
+def test_what_cannot_be_measured_as_asked_is_refused_before_anything_starts(
     arguments: tuple[str, ...], explanation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nvshare.cli.bench.places.real", lambda *_: pytest.fail("it started"))
+    for start in ("places.real", "ModelBackend"):
+        monkeypatch.setattr(f"nvshare.cli.bench.{start}", lambda *_, **__: pytest.fail("it started"))
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 2
     assert explanation in " ".join(result.output.split())
