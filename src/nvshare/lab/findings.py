@@ -76,10 +76,9 @@ def _efficiency(rows: Sequence[Row]) -> Iterator[str]:
 
 def _density(rows: Sequence[Row]) -> Iterator[str]:
     for row in _together(rows):
-        solo = 1 / row.baseline_s
-        work = sum(1 / task.loop_seconds for task in _finished(row)) / row.gpus
+        work = _serial(row) / _last_end(row)  # until the last one ends: who ends first leaves the card to the rest
         yield (
-            f"Density: {row.tasks / row.gpus:g} {row.workload} per GPU do {work / solo:.2f} times the work of one in "
+            f"Density: {row.tasks / row.gpus:g} {row.workload} per GPU do {work:.2f} times the work of one in "
             f"the same time, each at {100 / row.ratio:.0f} % of its solo speed ({row.source})."
         )
 

@@ -105,6 +105,15 @@ def test_the_sentences_carry_the_computed_numbers() -> None:
     assert any("nothing was moved to the host; 0 switches" in sentence for sentence in sentences)
 
 
+def test_tasks_that_take_turns_do_not_do_more_work_than_one() -> None:
+    # GIVEN two tasks of 100 s each on one card, of which the first ends after 180 s and leaves the rest to the second
+    tasks = (task(1, 180.0, 10.0), task(2, 204.0, 9.0))
+    turns = make_row(2, "2 add on 1 GPU, auto", "add", "auto", Outcome(tasks), "model", 100.0, in_turns=True)
+    (density,) = [sentence for sentence in findings([turns]) if sentence.startswith("Density")]
+    # THEN the work is what was done until the last one ended: 200 / 204, and twice 49 %
+    assert "2 add per GPU do 0.98 times the work of one in the same time, each at 49 % of its solo speed" in density
+
+
 def test_the_model_has_a_column_only_where_there_is_something_to_compare() -> None:
     simulated = row(4, TASKS, 392.0, source="simulated")
     assert "model" not in summary_table([simulated])
