@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
 import signal
 import sys
@@ -216,6 +218,8 @@ def _work(
         return
     try:
         listed = read_jobs(jobs, command)
+    except UnicodeDecodeError as error:
+        fail(f"--jobs: {jobs.name} is not a list of jobs: it is not text in {error.encoding.upper()}", 2)
     except ValueError as error:
         fail(str(error), 2)
     if not listed:
@@ -242,7 +246,8 @@ def _require_command(command: tuple[str, ...], work: list[Job]) -> None:
     names = {command[0]} if command else {job.argv[0] for job in work}
     for name in sorted(name for name in names if "{" not in name):
         if not name or shutil.which(name) is None:
-            fail(f"{name or repr('')}: command not found", 2)
+            there = os.path.dirname(name) and os.path.exists(name)
+            fail(f"{name or repr('')}: {os.strerror(errno.EACCES) if there else 'command not found'}", 2)
 
 
 def _launch(fleet: Fleet, work: list[Job], record: Journal | None, place: Place) -> int:

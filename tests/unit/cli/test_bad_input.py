@@ -139,6 +139,21 @@ WORKERS = {
 }
 
 
+@pytest.mark.parametrize("content", [b"--seed 1\n\xff\xfe\n", bytes(range(256))])
+def test_jobs_that_are_no_text_are_named_with_their_option(tmp_path, content):
+    jobs = tmp_path / "jobs"
+    jobs.write_bytes(content)
+    result = CliRunner().invoke(nvshare, ["launch", "--jobs", str(jobs), "--", "true"])
+    said = f"[NVSHARE][FATAL]: --jobs: {jobs} is not a list of jobs: it is not text in UTF-8\n"
+    assert (result.exit_code, result.output) == (2, said)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "/etc"])
+def test_a_file_that_cannot_be_run_is_not_called_missing(name):
+    result = CliRunner().invoke(nvshare, ["launch", "--", name])
+    assert (result.exit_code, result.output) == (2, f"[NVSHARE][FATAL]: {name}: Permission denied\n")
+
+
 @pytest.mark.parametrize("arguments", WORKERS, ids=" ".join)
 def test_workers_refuse_what_would_fail_later(arguments):
     result = CliRunner().invoke(nvshare, arguments)
