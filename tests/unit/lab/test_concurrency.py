@@ -190,10 +190,28 @@ def test_logs_that_tell_nothing_are_one_line_and_code_2(what: str) -> None:
     assert not result.stdout
 
 
-def test_bytes_that_are_no_text_are_no_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [bytes(range(256)) * 64, bytes(range(128, 256)), b"not a log"])
+def test_bytes_that_are_no_log_are_not_called_one_that_is_cut(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "core"
-    path.write_bytes(bytes(range(256)) * 64)
-    assert run(path).exit_code == 2
+    path.write_bytes(content)
+    result = run(path)
+    assert result.exit_code == 2
+    assert "core is no log of nvshare" in result.stderr
+
+
+@pytest.mark.parametrize("line", ["[NVSHARE][IN", "2026-11-15T17:54:07.5500", "[pod/nvshare-x/nvshare] [NVSHARE][INFO]"])
+def test_a_first_line_of_ours_that_is_cut_is_called_so(line: str) -> None:
+    with pytest.raises(Unreadable, match="cut in the middle of its first line"):
+        tell([lines.read("log", line)])
+
+
+@pytest.mark.parametrize(("size", "count"), [(200, "no task"), (900, "one task")])
+def test_a_log_that_ends_before_two_tasks_came_says_how_many_did(tmp_path: Path, size: int, count: str) -> None:
+    path = tmp_path / "log"
+    path.write_bytes((DATA / "serial-mode" / "scheduler.log").read_bytes()[:size])
+    result = run(path)
+    assert result.exit_code == 2
+    assert f"{count} in these logs: two or more are needed" in result.stderr
 
 
 def test_a_task_whose_times_lie_elsewhere_is_of_another_run(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ _DATE = r"(\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2})(?:[.,](\d+))?\s*(Z|[+-]\d{2}:
 _PREFIX = re.compile(r"\[pod/([^/\]]+)/[^\]]*\]\s*")
 _STAMP = re.compile(_DATE + r"\s+")
 _OURS = re.compile(rf"\[NVSHARE\]\[(?:DEBUG|INFO|WARN|FATAL)\](?:\[{_DATE}\])?:?\s")
+_BEGUN = re.compile(rf"(?:{_PREFIX.pattern})?(?:{_DATE}|\[NVSHARE\])")
 _PROGRESS = re.compile(r"(?:^|\s|\|)(\d+)/(\d+) \[[^\]]*(?:it/s|s/it)")
 
 
@@ -28,11 +29,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Log:
-    """``cut``: its last line has no end."""
+    """``cut``: its last line has no end; ``cut_at_once``: so has its first, which begins as one of ours may."""
 
     name: str
     lines: tuple[Line, ...]
     cut: bool
+    cut_at_once: bool = False
 
     @property
     def ours(self) -> bool:
@@ -43,7 +45,7 @@ def read(name: str, text: str) -> Log:
     """All statements of a log, in their order."""
     whole, _, rest = text.rpartition("\n")
     lines = [line for raw in whole.split("\n") for line in _statements(raw)]
-    return Log(name, tuple(lines), cut=bool(rest.strip()))
+    return Log(name, tuple(lines), cut=bool(rest.strip()), cut_at_once=not whole and bool(_BEGUN.match(rest)))
 
 
 def _statements(raw: str) -> Iterator[Line]:

@@ -258,7 +258,7 @@ def _place(tasks: Iterable[Task]) -> bool:
 
 
 def _foreign(log: Log) -> str:
-    if log.cut and not log.lines:
+    if log.cut_at_once:
         return f"{log.name} is cut in the middle of its first line"
     return f"{log.name} is no log of nvshare: no line of it has [NVSHARE]"
 

@@ -45,7 +45,8 @@ class Verdict:
 def judge(story: Story) -> Verdict:
     """``Unreadable`` where no two tasks were on a card at the same time or waited for it, or only just."""
     if len(story.tasks) < 2:
-        raise Unreadable(f"{len(story.tasks)} task in these logs: two or more are needed to tell how they share a card")
+        count = "one task" if story.tasks else "no task"
+        raise Unreadable(f"{count} in these logs: two or more are needed to tell how they share a card")
     found = [_card(story, card) for card in story.cards]
     judged = [card for card in found if card is not None]
     if not judged:
