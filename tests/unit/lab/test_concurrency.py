@@ -20,6 +20,7 @@ from nvshare.lab.spans import Span, at_once, merged, of_marks, within
 
 DATA = Path(__file__).parents[2] / "data" / "concurrency"
 SCRIPT = Path(__file__).parents[3] / "docs" / "verify" / "scripts" / "analyze_concurrency.py"
+SITE = Path(pytest.__file__).parents[1]
 RECORDED = {  # each a directory with the logs of a scheduler and its tasks, or one log
     "parallel": "parallel",
     "idle": "parallel",
@@ -199,7 +200,9 @@ def test_bytes_that_are_no_log_are_not_called_one_that_is_cut(tmp_path: Path, co
     assert "core is no log of nvshare" in result.stderr
 
 
-@pytest.mark.parametrize("line", ["[NVSHARE][IN", "2026-11-15T17:54:07.5500", "[pod/nvshare-x/nvshare] [NVSHARE][INFO]"])
+@pytest.mark.parametrize(
+    "line", ["[NVSHARE][IN", "2026-11-15T17:54:07.5500", "[pod/nvshare-x/nvshare] [NVSHARE][INFO]"]
+)
 def test_a_first_line_of_ours_that_is_cut_is_called_so(line: str) -> None:
     with pytest.raises(Unreadable, match="cut in the middle of its first line"):
         tell([lines.read("log", line)])
@@ -312,6 +315,18 @@ def test_the_script_of_the_documentation_does_the_same() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == run(log).stdout
     assert "order" in done.stdout
+
+
+@pytest.mark.parametrize("missing", ["click", "pynvml"])
+def test_the_script_says_which_package_is_missing(missing: str) -> None:
+    script = f"import runpy, sys; sys.modules['{missing}'] = None; sys.argv = ['s', 'log']\n"
+    script += f"sys.path.insert(0, {str(SITE)!r}); runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    # AND though nvshare is not installed, its own checkout is found: without site packages, but for those it needs
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=False)
+    package = {"pynvml": "nvidia-ml-py"}.get(missing, missing)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"[NVSHARE][FATAL]: {package} is missing: pip install {package}, or")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_spans() -> None:
