@@ -23,19 +23,29 @@ def main() -> None:
     if missing and own.exists() and Path(sys.prefix) != ROOT / ".venv":
         os.execv(own, [str(own), *sys.argv])  # noqa: S606
     if missing:
-        sys.exit(_say(f"{', '.join(missing)} is missing: pip install {' '.join(missing)}, or run: make .venv/.ready"))
+        those = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
+        sys.exit(
+            _fail(
+                f"{those} {'is' if len(missing) == 1 else 'are'} missing: run make native .venv/.ready, then "
+                f".venv/bin/python test_gpu_allocation.py, or pip install {' '.join(missing)}"
+            )
+        )
     if not (ROOT / "build" / "native" / "libnvshare.so").exists():
         _say("building the native part (make native)")
         if subprocess.run(["make", "-C", str(ROOT), "native"], stdout=subprocess.DEVNULL, check=False).returncode:
-            sys.exit(_say("make native failed; see above"))
+            sys.exit(_fail("make native failed; see above"))
     sys.path.insert(0, str(ROOT / "src"))
     from nvshare.cli.entry import stress
 
     stress("test_gpu_allocation.py")
 
 
-def _say(text: str) -> int:
+def _say(text: str) -> None:
     print(f"[NVSHARE][INFO]: {text}", file=sys.stderr)
+
+
+def _fail(text: str) -> int:
+    print(f"[NVSHARE][FATAL]: {text}", file=sys.stderr)
     return USAGE
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,18 @@ def test_five_verdicts_pass_and_everything_is_told(tmp_path: Path) -> None:
     assert {row["index"] for row in rows} == {"0", "1", "2"}
     assert max(int(row["memory"]) for row in rows) >= 64
     assert "3xT4" not in sim.names()
+
+
+def test_a_checkout_without_packages_says_which_and_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "test_gpu_allocation.py"
+    shutil.copy(ROOT / "test_gpu_allocation.py", script)
+    without_packages = [sys.executable, "-S", str(script)]
+    done = subprocess.run(without_packages, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "[NVSHARE][FATAL]: click, rich and nvidia-ml-py are missing: run make native .venv/.ready, then "
+        ".venv/bin/python test_gpu_allocation.py, or pip install click rich nvidia-ml-py\n"
+    )
 
 
 @pytest.mark.slow
