@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -14,7 +14,7 @@ from rich.status import Status
 from nvshare import procfs
 from nvshare.cli.bench import plain_errors
 from nvshare.cli.options import PlainCommand
-from nvshare.cli.results import HTML, JSON, require_apart, say, write
+from nvshare.cli.results import HTML, JSON, require_apart, say, telling, write
 from nvshare.gpu.cards import NoCards
 from nvshare.lab import demo, places
 from nvshare.lab.outcome import Progress
@@ -45,14 +45,14 @@ def _speed_of(place: Place, backend: ProcessBackend) -> float:
     return demo.calibrate(backend)
 
 
-def _introduce(place: Place) -> None:
-    click.echo(f"nvshare demo on {place.title}")
+def _introduce(place: Place, tell: Callable[[str], None]) -> None:
+    tell(f"nvshare demo on {place.title}")
     if place.profile is not None:
-        click.echo(
+        tell(
             "This machine has no NVIDIA GPU: the cards are simulated, as fast as real ones. The programs, the library "
             "and the scheduler are real."
         )
-    click.echo("")
+    tell("")
 
 
 @click.command(cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -69,16 +69,17 @@ def command(json_path: Path | None, html_path: Path | None) -> None:
     """
     require_apart({"--json": json_path, "--html": html_path})
     console = Console(stderr=True)
+    tell = telling(json_path, html_path)
     played = []
     before = procfs.processor_time()
     with plain_errors(), _place() as place:
-        _introduce(place)
+        _introduce(place, tell)
         backend = ProcessBackend(place)
         with console.status("starting") as status:
             chosen = demo.scenes(_speed_of(place, backend), _SCENE_WALL_SECONDS * place.speed)
             for scene, row in demo.play(backend, chosen, lambda title: _follow(status, title)):
                 status.stop()  # while it lives it takes standard output for itself
-                click.echo(f"{row.test}. {scene.title} ({row.source})\n{task_report(row.details)}\n")
+                tell(f"{row.test}. {scene.title} ({row.source})\n{task_report(row.details)}\n")
                 status.start()
                 played.append((scene, row))
     rows = [row for _, row in played]

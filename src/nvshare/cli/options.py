@@ -155,7 +155,7 @@ class PlainCommand(click.Command):
                 fail("there is no directory for temporary files: set TMPDIR to one that can be written", 2)
             if error.errno not in _UNWRITABLE or error.filename is not None:
                 raise
-            _give_up_output()
+            give_up_output()
             fail(f"the output cannot be written: {error.strerror}", 1)
         raise SystemExit(code if isinstance(code, int) else 0)
 
@@ -196,8 +196,9 @@ def _show_something_for_every_character() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _give_up_output() -> None:
-    """What is left in the buffer would be tried once more at the very end, and complain again."""
+def give_up_output() -> None:
+    """Nothing is shown any more. What is left in the buffer would be tried once more at the very end, and complain
+    again."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

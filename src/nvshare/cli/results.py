@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from nvshare.cli.options import ResultFile, fail
+from nvshare.cli.options import ResultFile, fail, give_up_output
 from nvshare.lab.machine import conditions
 from nvshare.lab.report_page.kinds import NotAResult, recognised, stamped
 from nvshare.lab.report_page.page import result_page
@@ -73,6 +73,21 @@ def write(
         replace_file("--html", html_path, page)
         told.append(f"page written to {html_path}")
     return told
+
+
+def telling(*paths: Path | None) -> Callable[[str], None]:
+    """Shows what is found while more is measured. When nobody reads it any more, as after ``| head -1``, a command that
+    was given a file to write goes on to its end without a word; one that was not ends there."""
+
+    def tell(text: str) -> None:
+        try:
+            click.echo(text)
+        except BrokenPipeError:
+            if all(path is None for path in paths):
+                raise
+            give_up_output()
+
+    return tell
 
 
 def say(lines: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -16,7 +16,7 @@ from nvshare import config
 from nvshare.cli.interrupts import INTERRUPTED, ended_by
 from nvshare.cli.launch import where
 from nvshare.cli.options import SPEED, PlainCommand, ResultFile, Seconds, fail
-from nvshare.cli.results import HTML, JSON, require_apart, say, write
+from nvshare.cli.results import HTML, JSON, require_apart, say, telling, write
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
 from nvshare.lab.stress.meter import gpu_log as logged
@@ -101,7 +101,7 @@ def command(
         with scratch("nvshare-stress-") as directory:
             scene = Scene(place, cards, meter_of(place), directory)
             with _waiting_for(scene):
-                report = _carry_out(plan, scene, gpu_log, verbose)
+                report = _carry_out(plan, scene, gpu_log, verbose, telling(json_path, html_path, gpu_log))
     except (LaunchError, SchedulerError, sim.SimError) as error:
         fail(str(error), 2)
     finally:
@@ -141,22 +141,22 @@ def _require_memory(memory: int, cards: Cards) -> None:
         fail(f"--memory {memory}: the smallest GPU to be used has {config.format_size(smallest)}", 2)
 
 
-def _carry_out(plan: Plan, scene: Scene, gpu_log: Path | None, verbose: bool) -> Report:
+def _carry_out(plan: Plan, scene: Scene, gpu_log: Path | None, verbose: bool, tell: Callable[[str], None]) -> Report:
     def began(number: int, process: Supervised) -> None:
         granted = process.granted
         if verbose and granted is not None:
             index = ", ".join(str(scene.cards.index(uuid)) for uuid in granted.gpus)
             with contextlib.suppress(OSError):  # we are in the worker's own thread; others will notice too
-                click.echo(f"  worker {number}: process {process.pid} on GPU {index}")
+                tell(f"  worker {number}: process {process.pid} on GPU {index}")
 
     def step(name: str) -> None:
         if verbose:
-            click.echo(f"  {name}")
+            tell(f"  {name}")
 
     where_ = f"simulated node {scene.place.simulated}" if scene.place.simulated else "this machine"
     title = f"{plan.workers} workers on {len(scene.cards.allowed)} GPUs of {where_}, {plan.memory // _MIB} MB each"
-    click.echo(f"Stress test: {title}")
-    watchers = Watchers(lambda name: click.echo(f"- {name}"), step, began)
+    tell(f"Stress test: {title}")
+    watchers = Watchers(lambda name: tell(f"- {name}"), step, began)
     if gpu_log is None:
         return carry_out_plan(title, plan, scene, watchers)
 

@@ -58,6 +58,23 @@ def test_five_verdicts_pass_and_everything_is_told(tmp_path: Path) -> None:
     assert "3xT4" not in sim.names()
 
 
+def test_a_result_is_written_though_nobody_reads_to_the_end(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    options = ("--sim", "1xT4", "--workers", "1", "--memory", "64", "--duration", "0.5", "--skip-launch", "--cleanup")
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "nvshare", "stress", *options]
+    with os.fdopen(writing) as nobody:
+        written = subprocess.run(
+            [*command, "--json", str(result)], stdout=nobody, stderr=subprocess.PIPE, timeout=110, check=False
+        )
+        ended = subprocess.run(command, stdout=nobody, stderr=subprocess.PIPE, timeout=110, check=False)
+    assert (written.returncode, written.stderr) == (0, b"")
+    assert json.loads(result.read_text())["kind"] == "stress"
+    # AND where no file was asked for, there is nothing to go on for
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
 def test_a_checkout_without_packages_says_which_and_what_to_do(tmp_path: Path) -> None:
     script = tmp_path / "test_gpu_allocation.py"
     shutil.copy(ROOT / "test_gpu_allocation.py", script)
