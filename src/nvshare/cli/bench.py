@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from nvshare import config
-from nvshare.cli.interrupts import INTERRUPTED, ended_by
+from nvshare.cli.interrupts import code_of, ended_by
 from nvshare.cli.options import SIZE, PlainGroup, fail, only
 from nvshare.cli.results import HTML, JSON, require_apart, say, write, write_json
 from nvshare.client.connection import SchedulerError
@@ -118,8 +118,8 @@ def plain_errors(advised_node: str = "2xT4", modelled: bool = True) -> Iterator[
             fail(f"{error}. Without a GPU use --sim {advised_node} (simulated){or_computed}", 2)
         except _OUTSIDE as error:
             fail(str(error), 1)
-        except KeyboardInterrupt:
-            fail("interrupted; nothing was left running", INTERRUPTED)
+        except KeyboardInterrupt as ending:
+            fail("interrupted; nothing was left running", code_of(ending))
 
 
 def _simulated_rows(

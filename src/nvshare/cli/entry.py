@@ -6,7 +6,8 @@ import os
 import signal
 from types import FrameType
 
-_INTERRUPTED = 130
+_INTERRUPTED = 128 + signal.SIGINT
+_ENDED = {_INTERRUPTED, 128 + signal.SIGTERM, 128 + signal.SIGHUP}
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -25,8 +26,8 @@ def _run(module: str, command: str = "main", program: str | None = None) -> None
     try:
         getattr(import_module(f"nvshare.cli.{module}"), command)(prog_name=program)
     except SystemExit as ending:
-        if ending.code == _INTERRUPTED:
-            at_the_end = signal.SIG_IGN  # a second Ctrl-C changes nothing
+        if ending.code in _ENDED:
+            at_the_end = signal.SIG_IGN  # a further Ctrl-C changes nothing
         raise
     finally:
         if _HEARD:

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first one ends a command, those that follow do not keep it from cleaning up."""
+"""Ctrl-C and polite kills: the first one ends a command, those that follow do not keep it from cleaning up."""
 
 from __future__ import annotations
 
@@ -8,15 +8,28 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-INTERRUPTED = 130  # exit code: 128 and the number of SIGINT
+INTERRUPTED = 128 + signal.SIGINT  # exit code
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Ended(KeyboardInterrupt):
+    """By a signal; which one, says the exit code."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.code = 128 + number
+
+
+def code_of(ending: KeyboardInterrupt) -> int:
+    """The exit code of a command that ended so, as a shell has it."""
+    return ending.code if isinstance(ending, Ended) else INTERRUPTED
 
 
 def _end(number: int, frame: FrameType | None) -> None:
     for each in ENDING:
         if signal.getsignal(each) is _end:
             signal.signal(each, _hear_no_more)
-    raise KeyboardInterrupt
+    raise Ended(number)
 
 
 def _hear_no_more(number: int, frame: FrameType | None) -> None:
@@ -25,8 +38,8 @@ def _hear_no_more(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def ended_by(*numbers: signal.Signals) -> Iterator[None]:
-    """In this block the first of these signals is a KeyboardInterrupt, and further ones of ``ENDING`` are nothing. One
-    that is ignored, as under nohup or in the background of a script, stays so."""
+    """In this block the first of these signals is a KeyboardInterrupt (``Ended``), and further ones of ``ENDING`` are
+    nothing. One that is ignored, as under nohup or in the background of a script, stays so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

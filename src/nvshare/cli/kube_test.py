@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from nvshare import __version__, config
-from nvshare.cli.interrupts import INTERRUPTED, ended_by, uninterrupted
+from nvshare.cli.interrupts import code_of, ended_by, uninterrupted
 from nvshare.cli.options import SIZE, PlainCommand, Seconds, fail
 from nvshare.cli.results import HTML, JSON, require_apart, say, write
 from nvshare.lab.kube_test.kubectl import Kubectl, KubectlFailed
@@ -129,8 +129,8 @@ def _plain_errors() -> Iterator[None]:
             yield
         except (KubectlFailed, TestFailed, NoBaseline) as error:
             fail(str(error), 2)
-        except KeyboardInterrupt:
-            fail("interrupted; its pods are gone", INTERRUPTED)
+        except KeyboardInterrupt as ending:
+            fail("interrupted; its pods are gone", code_of(ending))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from nvshare import config, native
-from nvshare.cli.interrupts import INTERRUPTED, ended_by
+from nvshare.cli.interrupts import INTERRUPTED, code_of, ended_by
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # what a full or broken output answers
 _HELP_ASKED_FOR = getattr(click.exceptions, "NoArgsIsHelpError", ())  # in newer releases of click only
@@ -164,8 +164,8 @@ class PlainCommand(click.Command):
             return super().invoke(ctx)
         except (config.RuntimeUnusable, native.NativeMissing) as error:
             fail(str(error), 2)
-        except KeyboardInterrupt:
-            raise SystemExit(INTERRUPTED) from None
+        except KeyboardInterrupt as ending:
+            raise SystemExit(code_of(ending)) from None
 
 
 def _in_words(error: click.ClickException) -> str:

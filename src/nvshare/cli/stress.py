@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 
 from nvshare import config
-from nvshare.cli.interrupts import INTERRUPTED, ended_by
+from nvshare.cli.interrupts import code_of, ended_by
 from nvshare.cli.launch import where
 from nvshare.cli.options import SPEED, PlainCommand, ResultFile, Seconds, fail
 from nvshare.cli.results import HTML, JSON, require_apart, say, telling, write
@@ -173,10 +173,10 @@ def _waiting_for(scene: Scene) -> Iterator[None]:
     with ended_by(signal.SIGTERM, signal.SIGHUP):
         try:
             yield
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as ending:
             gone = eventually(lambda: not scene.processes(), _ENDING)
             left = "" if gone else f"; still there: processes {', '.join(map(str, sorted(scene.processes())))}"
-            fail(f"interrupted; waited for its workers to end{left}", INTERRUPTED)
+            fail(f"interrupted; waited for its workers to end{left}", code_of(ending))
 
 
 def _show(report: Report) -> None:

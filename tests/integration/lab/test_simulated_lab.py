@@ -243,13 +243,13 @@ def test_the_demo_shows_four_scenes_and_leaves_nothing_behind(tmp_path: Path) ->
     assert left_behind(f"demo-{process.pid}") == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_demo_takes_its_node_down(number: signal.Signals) -> None:
     process = nvshare("demo")
     assert process.stdout is not None
     assert "nvshare demo on" in process.stdout.readline()
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "Traceback" not in errors
     assert left_behind(f"demo-{process.pid}") == []

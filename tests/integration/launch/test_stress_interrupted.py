@@ -46,12 +46,15 @@ def all_gone(pids: list[int]) -> bool:
     return all(procfs.start_time(pid) == 0 for pid in pids)
 
 
-def test_three_times_ctrl_c_leave_nothing(stress: subprocess.Popen[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_three_times_ctrl_c_or_a_polite_kill_leave_nothing(
+    stress: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
+) -> None:
     pids = workers_of(stress)
     for _ in range(3):
-        stress.send_signal(signal.SIGINT)
+        stress.send_signal(number)
     _, said = stress.communicate(timeout=PATIENCE)
-    assert stress.returncode == 130
+    assert stress.returncode == 128 + number
     assert said == "[NVSHARE][FATAL]: interrupted; waited for its workers to end\n"
     assert all_gone(pids)
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshare.cli.interrupts import ENDING, ended_by
+from nvshare.cli.interrupts import ENDING, code_of, ended_by
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -32,6 +32,14 @@ def test_the_first_ctrl_c_interrupts_and_no_further_signal_disturbs_the_cleaning
         interrupted()
     assert cleaned == [True]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_the_exit_code_says_which_signal_it_was(number):
+    with pytest.raises(KeyboardInterrupt) as caught, ended_by(*ENDING):
+        signal.raise_signal(number)
+    assert code_of(caught.value) == 128 + number
+    assert code_of(KeyboardInterrupt()) == 130  # as Python itself does it
 
 
 def test_what_is_ignored_stays_ignored():
