@@ -18,8 +18,9 @@
 #define COST_SPIKE 16          /* and how far above the rest it counts */
 #define EMPTY_SAMPLES 4u       /* per context */
 #define SHORTEST_NS 500u       /* of a submission */
-#define TINY_NS (8 * NVS_NS_PER_US) /* what takes less is over before the host has submitted the next, or measured it  \
-				     */
+#define TINY_NS                                                                                                        \
+	(8 * NVS_NS_PER_US) /* what takes less is over before the host has submitted the next, or measured it          \
+			     */
 #define LATE_MAX_NS (20 * NVS_NS_PER_US) /* a call that took longer waited for the GPU, not the GPU for it */
 #define UNREADY_MAX 16                   /* unfinished samples that one poll looks at */
 #define WINDOW_UNKNOWN 8u                /* while the cost of a submission is not known */

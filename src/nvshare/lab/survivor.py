@@ -46,7 +46,7 @@ def judge(outcome: Outcome, solo_its: float) -> float | None:
 
 def allowed(link_seconds: float | None) -> float:
     """Seconds that a survivor has, where the link alone needs so many: judged by what is possible."""
-    return max(IN_TIME, _BEYOND_LINK * (link_seconds or 0.0))
+    return IN_TIME if link_seconds is None or link_seconds <= IN_TIME else _BEYOND_LINK * link_seconds
 
 
 def recovery(timeline: Timeline, since: float, solo_its: float) -> float | None:
