@@ -126,12 +126,13 @@ def _simulated_rows(
     spec: str, profile: Profile, gpus: int, speed: float, parts: dict[str, float], tests: tuple[int, ...]
 ) -> tuple[str, list[Row]]:
     """Simulated rows, with what the model says of the very same scenarios beside them."""
-    slow = speed > 1.0 and any(scenario.at_life for scenario in mission.SCENARIOS if scenario.test in tests)
-    model_rows = Mission(ModelBackend(gpus, profile, speed=speed), parts).rows(tests, False if slow else None)
+    apart = speed > 1.0 and any(scenario.at_life for scenario in mission.SCENARIOS if scenario.test in tests)
+    which = False if apart else None
+    model_rows = Mission(ModelBackend(gpus, profile, speed=speed), parts).rows(tests, which)
     with places.simulated(spec, speed, "bench", profile) as place, progress_bars() as started:
-        rows = Mission(ProcessBackend(place), parts, started).rows(tests, False if slow else None)
+        rows = Mission(ProcessBackend(place), parts, started).rows(tests, which)
     title = place.title
-    if slow:
+    if apart:
         parts = {name: part / speed for name, part in parts.items()}
         model_rows += Mission(ModelBackend(gpus, profile), parts).rows(set(tests) - {0}, at_life=True)
         with places.simulated(spec, 1.0, "bench", profile) as place, progress_bars() as started:
