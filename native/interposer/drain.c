@@ -17,7 +17,7 @@ static bool record(struct nvs_stream *stream)
 	if (nvs_stream_capturing(stream->handle))
 		return true;
 	if (stream->last == NULL) {
-		CUresult made = nvs_real.cuEventCreate(&stream->last, CU_EVENT_DISABLE_TIMING);
+		CUresult made = nvs_real.cuEventCreate(&stream->last, CU_EVENT_DEFAULT);
 		if (made != CUDA_SUCCESS) {
 			stream->last = NULL;
 			return nvs_is_fatal(made);

@@ -240,6 +240,12 @@ static struct {
 } idle;
 
 static uint32_t epoch; /* of the gate's word; link thread only */
+static _Atomic uint32_t openings;
+
+uint32_t nvs_gate_openings(void)
+{
+	return atomic_load(&openings);
+}
 
 void nvs_gate_look_closer(void)
 {
@@ -251,6 +257,7 @@ void nvs_gate_look_closer(void)
 void nvs_gate_open(enum nvs_gate_state how)
 {
 	uint32_t word = how == NVS_GATE_PACED ? how | (epoch += NVS_GATE_EPOCH) : how;
+	atomic_fetch_add(&openings, 1);
 	uint32_t before = atomic_exchange(&nvs_gate, word);
 	if (is_open(before) || before == word)
 		return;

@@ -109,6 +109,8 @@ static inline void nvs_gate_leave(void)
 
 /* Link thread only. */
 void nvs_gate_open(enum nvs_gate_state how); /* any but SHUT; wakes all who wait */
+/* How often that was said. While the number is the same, work that waited went on without a pause. */
+uint32_t nvs_gate_openings(void);
 /* Let every thread measure one of its next submissions, and mark the next one where they are paced: how often it does
  * follows from what earlier ones took, and those that come now may take a thousand times as long. */
 void nvs_gate_look_closer(void);

@@ -347,7 +347,8 @@ static void tell_denied(const struct nvs_gpu *gpu, uint32_t reason, uint64_t byt
 	if (atomic_exchange(&told_denied, true))
 		return;
 	if (reason == NVS_DENY_QUOTA)
-		NVS_WARN("%llu MiB denied, %llu MiB are in use here: the memory quota is %llu MiB "
+		NVS_WARN("%llu MiB denied, %llu MiB are in use here: the memory quota of all that belong together is "
+			 "%llu MiB "
 			 "(NVSHARE_GPU_MEMORY_LIMIT "
 			 "or nvsharectl set --mem)",
 			(unsigned long long)(bytes >> 20), (unsigned long long)(gpu->allocated >> 20),

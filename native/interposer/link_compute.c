@@ -19,6 +19,8 @@
 #define LATER_NS NVS_NS_PER_MS
 #define CLOSER_EVERY_NS (2 * NVS_NS_PER_MS)
 #define LAG_NS (4 * NVS_NS_PER_MS) /* used time that may turn out to be a gap is not told yet */
+#define UNSEEN_NS                                                                                                      \
+	(2 * NVS_NS_PER_MS) /* so long at most passes unseen: who waited wakes up, work ends between two looks */
 
 static enum { NONE, RUNNING, CLOSING } phase;
 static bool leftover;   /* work from before the next turn may still run in it */
@@ -27,6 +29,7 @@ static bool stuck_told; /* once is enough */
 static struct {
 	uint64_t used;       /* in earlier stretches of this turn, ns */
 	uint64_t accounted;  /* of its used time the meter knows, ns */
+	bool joined;         /* work from before it ran on in it */
 	bool watching;       /* nothing runs: the next submission wakes this thread */
 	uint64_t begun_with; /* submissions */
 	uint64_t submissions;
@@ -126,11 +129,13 @@ static void send_over(
 	if (number == 0)
 		return;
 	/* Samples can miss: where long and short kernels take turns they are few, and each speaks for its neighbours.
-	 * What was seen in flight at every look is sure. */
+	 * What was seen in flight at every look is sure, but not everything has a mark to be seen by. */
 	uint64_t behind = nvs_pace_behind_us(gpu->device) - compute->behind_at, used_us = used / NVS_NS_PER_US;
 	uint64_t busy = nvs_meter_busy_us(gpu->device);
 	busy = busy > compute->busy_at ? busy - compute->busy_at : 0;
 	busy = busy > behind ? busy : behind;
+	if (busy == 0 && nvs_pace_marks(gpu->device) != compute->marks_at)
+		busy = 1; /* it was looked at, and is hardly ever at work */
 	bool wants = number == compute->number && (compute->asked || someone_waits());
 	compute->asked = compute->asked || wants;
 	struct nvs_turn_over over = {
@@ -151,12 +156,21 @@ static void forget_turn(struct nvs_compute *compute)
 	compute->number = 0;
 }
 
+/* The GPU's own clock is more exact at both ends than this thread can be, where it had work from one to the other. */
+static uint64_t used_in_all(enum nvs_turn_reason reason, uint64_t end)
+{
+	uint64_t used = used_until(end);
+	bool at_work = phase == CLOSING && turn.recorded && !turn.joined && turn.used == 0;
+	uint64_t span = at_work && (reason == NVS_TURN_ENDED || reason == NVS_TURN_TOLD) ? nvs_pace_span() : 0;
+	return span != 0 && used > UNSEEN_NS ? between(span, used - UNSEEN_NS, used) : used;
+}
+
 /* All has ended, at that time; or is not waited for any more. */
 static void finish(enum nvs_turn_reason reason, uint64_t end)
 {
 	uint64_t used = 0;
 	if (phase != NONE) {
-		used = used_until(end);
+		used = used_in_all(reason, end);
 		account_used(used);
 		phase = NONE;
 		nvs_turn_refresh();
@@ -294,10 +308,12 @@ static void begin_turn(void)
 	if (runs_on()) /* from now on it is part of the new turn */
 		tell_overrun(now, 0);
 	phase = RUNNING;
-	turn = (typeof(turn)){0};
+	turn = (typeof(turn)){.joined = leftover};
+	nvs_pace_new_turn();
 	FOR_EACH_NEEDED (gpu) {
 		gpu->compute.busy_at = nvs_meter_busy_us(gpu->device);
 		gpu->compute.behind_at = nvs_pace_behind_us(gpu->device);
+		gpu->compute.marks_at = nvs_pace_marks(gpu->device);
 	}
 	turn.begun_with = nvs_gate_submissions();
 	nvs_gate_watch(leftover || someone_waits() ? now : 0);

@@ -31,6 +31,7 @@ struct nvs_compute {
 	uint64_t length;    /* ns from then; 0: until told */
 	uint64_t busy_at;   /* what the meter said when it began, us */
 	uint64_t behind_at; /* the same of the pace, us */
+	uint64_t marks_at;  /* and how many marks it had */
 };
 
 struct nvs_gpu {

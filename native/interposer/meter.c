@@ -18,6 +18,9 @@
 #define COST_SPIKE 16          /* and how far above the rest it counts */
 #define EMPTY_SAMPLES 4u       /* per context */
 #define SHORTEST_NS 500u       /* of a submission */
+#define TINY_NS                                                                                                        \
+	(8 * NVS_NS_PER_US) /* what takes less is over before the host has submitted the next, or measured it          \
+			     */
 #define LATE_MAX_NS (20 * NVS_NS_PER_US) /* a call that took longer waited for the GPU, not the GPU for it */
 #define UNREADY_MAX 16                   /* unfinished samples that one poll looks at */
 #define WINDOW_UNKNOWN 8u                /* while the cost of a submission is not known */
@@ -30,7 +33,7 @@ struct device_meter {
 	_Atomic uint32_t samples;    /* that are part of it, as far as needed */
 	_Atomic uint64_t typical_ns; /* the same without what rare long ones, or a host that was slow, add to it */
 	_Atomic uint64_t occupied_ns;
-	_Atomic uint64_t busy_ns; /* by the samples, never by turns */
+	_Atomic uint64_t busy_ns; /* by the samples, never by turns, and without tiny ones */
 	_Atomic bool by_turns;
 	_Atomic uint64_t submissions; /* that belong to a sample */
 	_Atomic uint32_t begun;       /* samples, as far as needed to grow the stride */
@@ -285,7 +288,7 @@ static void account(struct device_meter *meter, const struct nvs_sample *sample,
 	uint64_t room = now > start ? now - start : 0;
 	uint64_t bill = clamp(sample->count * cost, 0, room);
 	meter->billed_until = start + bill;
-	atomic_fetch_add(&meter->busy_ns, bill);
+	atomic_fetch_add(&meter->busy_ns, cost > TINY_NS ? bill : 0);
 	if (!atomic_load(&meter->by_turns))
 		atomic_fetch_add(&meter->occupied_ns, bill);
 }
@@ -391,7 +394,8 @@ uint64_t nvs_meter_busy_us(CUdevice device)
 	if (device < 0 || device >= NVS_MAX_DEVICES)
 		return 0;
 	const struct device_meter *meter = &meters[device];
-	uint64_t rest = nvs_gate_unaccounted(device) * atomic_load(&meter->cost_ns);
+	uint64_t cost = atomic_load(&meter->cost_ns);
+	uint64_t rest = cost > TINY_NS ? nvs_gate_unaccounted(device) * cost : 0;
 	return (atomic_load(&meter->busy_ns) + rest) / NVS_NS_PER_US;
 }
 

@@ -22,7 +22,8 @@ struct nvs_usage_counters {
 void nvs_meter_poll(void);
 bool nvs_meter_pending(void); /* samples under way? */
 void nvs_meter_usage(CUdevice device, struct nvs_usage_counters *out);
-/* For how long the GPU was at work for this process, estimated, cumulative; what is not sampled yet included. */
+/* For how long the GPU was at work for this process, estimated, cumulative; what is not sampled yet included, what is
+ * shorter than the host takes to submit it is not. */
 uint64_t nvs_meter_busy_us(CUdevice device);
 /* From now on occupied time is what nvs_meter_used says, instead of what the samples say; or no longer. */
 void nvs_meter_by_turns(CUdevice device, bool on);
@@ -51,11 +52,17 @@ bool nvs_pace_wait(struct nvs_pace *pace);
 void nvs_pace_mark(struct nvs_thread *self, CUstream stream);
 /* Threads that wait for the GPU to catch up. */
 uint32_t nvs_pace_waiting(void);
-/* For how long work of this process was seen in flight, in all; seen by nvs_pace_pending. */
+/* For how long work of this process was seen in flight, in all; seen by nvs_pace_pending, where there are marks. */
 uint64_t nvs_pace_behind_us(CUdevice device);
+uint64_t nvs_pace_marks(CUdevice device);
 void nvs_pace_after_fork(void);
 /* How long the work in flight takes, as far as markers tell, ns; not while a submission passes. And how many tell. */
 uint64_t nvs_pace_pending(uint32_t *ahead);
+
+/* A turn begins with the next submission; and how long it was, ns, by the GPU's clock, from there until the end of what
+ * was drained. 0: not known, or of several contexts. */
+void nvs_pace_new_turn(void);
+uint64_t nvs_pace_span(void);
 
 /* What a submission takes, ns (0: not known), and how many may be in flight while PACED, if they take `recent_ns` now
  * in case that is more. */

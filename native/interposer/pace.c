@@ -23,6 +23,7 @@
 
 static _Atomic uint32_t waiting_for_gpu;            /* threads */
 static _Atomic uint64_t behind_ns[NVS_MAX_DEVICES]; /* in which work was in flight, as far as it was seen */
+static _Atomic uint64_t marks[NVS_MAX_DEVICES];     /* by which it can be seen */
 
 uint32_t nvs_pace_waiting(void)
 {
@@ -32,6 +33,11 @@ uint32_t nvs_pace_waiting(void)
 uint64_t nvs_pace_behind_us(CUdevice device)
 {
 	return nvs_is_managed(device) ? atomic_load(&behind_ns[device]) / NVS_NS_PER_US : 0;
+}
+
+uint64_t nvs_pace_marks(CUdevice device)
+{
+	return nvs_is_managed(device) ? atomic_load(&marks[device]) : 0;
 }
 
 void nvs_pace_after_fork(void)
@@ -118,6 +124,40 @@ static void take(struct nvs_thread *self, struct nvs_pace *pace, struct nvs_mark
 	self->marker = (uint32_t)(marker - pace->markers);
 }
 
+/* Made first, if there is none. */
+static bool record_event(struct nvs_pace *pace, CUevent *event, unsigned flags, CUstream stream)
+{
+	if (atomic_load(&nvs_captures) != 0)
+		return false;
+	CUstreamCaptureMode mode = nvs_relax();
+	CUcontext popped;
+	if (*event == NULL && nvs_real.cuCtxPushCurrent_v2(atomic_load(&pace->context->handle)) == CUDA_SUCCESS) {
+		if (nvs_real.cuEventCreate(event, flags) != CUDA_SUCCESS)
+			*event = NULL;
+		nvs_real.cuCtxPopCurrent_v2(&popped);
+	}
+	bool recorded = *event != NULL && nvs_real.cuEventRecord(*event, stream) == CUDA_SUCCESS;
+	nvs_unrelax(mode);
+	return recorded;
+}
+
+static _Atomic uint32_t turns;
+
+void nvs_pace_new_turn(void)
+{
+	atomic_fetch_add(&turns, 1);
+}
+
+/* The lock is held. */
+static void note_begin(struct nvs_pace *pace, CUstream stream)
+{
+	uint32_t turn = atomic_load(&turns);
+	if (pace->turn == turn)
+		return;
+	pace->turn = turn;
+	pace->begun_known = record_event(pace, &pace->begun, CU_EVENT_DEFAULT, stream);
+}
+
 struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32_t *duty)
 {
 	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed);
@@ -129,6 +169,7 @@ struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32
 	}
 	struct nvs_pace *pace = &context->pace;
 	pthread_mutex_lock(&pace->lock);
+	note_begin(pace, stream);
 	uint32_t window = nvs_meter_window(atomic_load(&context->device), cost_in(pace));
 	uint32_t batch = window > NVS_MARKERS ? window / NVS_MARKERS : 1;
 	struct nvs_marker *marker = free_marker(pace, window < NVS_MARKERS ? window : NVS_MARKERS);
@@ -165,10 +206,10 @@ static void watch_end(CUevent marker, uint64_t foreseen)
  * since, it had work all the time: what was submitted between the two took that long, or this thread was late to wake
  * up; then it is early the next time. Unlike samples this misses nothing, and tells soon: the smaller of two in a row
  * counts. The lock is held. */
-static void learn(struct nvs_pace *pace, const struct nvs_marker *marker, uint32_t word)
+static void learn(struct nvs_pace *pace, const struct nvs_marker *marker, uint32_t opening)
 {
 	uint64_t now = nvs_now_ns();
-	if (pace->waited != 0 && word == pace->word) {
+	if (pace->waited != 0 && opening == pace->opening) {
 		if (marker->before <= pace->waited)
 			return; /* another thread was quicker */
 		uint64_t latest = (now - pace->reached_at) / (marker->before - pace->waited);
@@ -179,7 +220,7 @@ static void learn(struct nvs_pace *pace, const struct nvs_marker *marker, uint32
 	}
 	pace->waited = marker->before;
 	pace->reached_at = now;
-	pace->word = word;
+	pace->opening = opening;
 }
 
 static bool is_reached(CUevent marker)
@@ -197,7 +238,7 @@ static bool is_reached(CUevent marker)
 bool nvs_pace_wait(struct nvs_pace *pace)
 {
 	CUdevice device = atomic_load(&pace->context->device);
-	uint32_t word = atomic_load(&nvs_gate);
+	uint32_t opening = nvs_gate_openings();
 	struct nvs_marker marker = {0};
 	pthread_mutex_lock(&pace->lock);
 	const struct nvs_marker *oldest = oldest_marker(pace);
@@ -221,42 +262,29 @@ bool nvs_pace_wait(struct nvs_pace *pace)
 	nvs_unrelax(mode);
 	atomic_fetch_sub(&waiting_for_gpu, 1);
 	pthread_mutex_lock(&pace->lock);
-	if (reached && word == atomic_load(&nvs_gate))
-		learn(pace, &marker, word);
+	if (reached && opening == nvs_gate_openings() && nvs_gate_state() == NVS_GATE_PACED)
+		learn(pace, &marker, opening);
 	pthread_mutex_unlock(&pace->lock);
 	return reached;
 }
 
 /* ---- markers ---- */
 
-/* The marker is this thread's alone until it says what became of it. */
-static bool record_marker(struct nvs_pace *pace, CUevent *marker, CUstream stream)
-{
-	if (atomic_load(&nvs_captures) != 0)
-		return false;
-	CUstreamCaptureMode mode = nvs_relax();
-	CUcontext popped;
-	if (*marker == NULL && nvs_real.cuCtxPushCurrent_v2(atomic_load(&pace->context->handle)) == CUDA_SUCCESS) {
-		if (nvs_real.cuEventCreate(marker, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC) != CUDA_SUCCESS)
-			*marker = NULL;
-		nvs_real.cuCtxPopCurrent_v2(&popped);
-	}
-	bool recorded = *marker != NULL && nvs_real.cuEventRecord(*marker, stream) == CUDA_SUCCESS;
-	nvs_unrelax(mode);
-	return recorded;
-}
-
 void nvs_pace_mark(struct nvs_thread *self, CUstream stream)
 {
 	struct nvs_pace *pace = self->pace;
 	struct nvs_marker *marker = &pace->markers[self->marker];
+	CUdevice device = atomic_load(&pace->context->device);
 	CUevent event = marker->event;
-	bool recorded = record_marker(pace, &event, stream);
+	/* The marker is this thread's alone until it says what became of it. */
+	bool recorded = record_event(pace, &event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC, stream);
 	pthread_mutex_lock(&pace->lock);
 	marker->event = event;
 	marker->set_at = nvs_now_ns();
 	marker->state = recorded ? NVS_MARKER_RECORDED : NVS_MARKER_FREE;
 	pthread_mutex_unlock(&pace->lock);
+	if (recorded && nvs_is_managed(device))
+		atomic_fetch_add(&marks[device], 1);
 }
 
 /* Of those visited; guarded by nvs_streams_lock. */
@@ -264,13 +292,19 @@ static uint64_t most_pending; /* ns */
 static uint32_t markers_ahead;
 
 /* Work was in flight from the moment its marker was set: for what of that time nobody had seen it yet, the GPU was
- * behind. The lock is held. */
+ * behind. Where it has caught up, it did so between the last look and this one. The lock is held. */
 static void note_behind(struct nvs_pace *pace, const struct nvs_marker *oldest, uint64_t now)
 {
 	CUdevice device = atomic_load(&pace->context->device);
-	uint64_t from = larger(oldest->set_at, pace->looked_at);
-	if (now > oldest->set_at + LATENCY_NS && now > from && nvs_is_managed(device))
-		atomic_fetch_add(&behind_ns[device], now - from);
+	uint64_t from = larger(oldest != NULL ? oldest->set_at : 0, pace->looked_at), seen = 0;
+	bool behind = oldest != NULL && now > oldest->set_at + LATENCY_NS;
+	if (behind && now > from)
+		seen = now - from;
+	else if (oldest == NULL && pace->behind)
+		seen = (now - pace->looked_at) / 2;
+	pace->behind = behind;
+	if (nvs_is_managed(device))
+		atomic_fetch_add(&behind_ns[device], seen);
 }
 
 /* How long the GPU has been at the oldest of them, at least. The lock is held. */
@@ -299,9 +333,9 @@ static bool look_at_pending(struct nvs_context *context)
 		if (marker->state == NVS_MARKER_RECORDED && (oldest == NULL || marker->before < oldest->before))
 			oldest = marker;
 	}
+	note_behind(pace, oldest, now);
 	if (oldest != NULL) {
 		uint64_t run = run_already(pace, oldest, now), whole = oldest->count * cost;
-		note_behind(pace, oldest, now);
 		rest -= run < whole ? run : whole;
 	}
 	pace->looked_at = now;
@@ -321,4 +355,42 @@ uint64_t nvs_pace_pending(uint32_t *ahead)
 	*ahead = markers_ahead;
 	pthread_mutex_unlock(&nvs_streams_lock);
 	return pending;
+}
+
+/* Of those visited; guarded by nvs_streams_lock. */
+static uint64_t longest_ns;
+static uint32_t spans;
+
+static void lengthen(CUevent begun, const struct nvs_stream *stream)
+{
+	float ms = 0;
+	if (stream->last != NULL && nvs_real.cuEventElapsedTime(&ms, begun, stream->last) == CUDA_SUCCESS && ms > 0)
+		longest_ns = larger(longest_ns, (uint64_t)((double)ms * (double)NVS_NS_PER_MS));
+}
+
+static bool look_at_span(struct nvs_context *context)
+{
+	struct nvs_pace *pace = &context->pace;
+	pthread_mutex_lock(&pace->lock);
+	CUevent begun = pace->begun_known && pace->turn == atomic_load(&turns) ? pace->begun : NULL;
+	pthread_mutex_unlock(&pace->lock);
+	if (begun == NULL)
+		return true;
+	spans++;
+	lengthen(begun, &context->legacy);
+	for (const struct nvs_stream *stream = context->streams; stream != NULL; stream = stream->next)
+		lengthen(begun, stream);
+	return true;
+}
+
+uint64_t nvs_pace_span(void)
+{
+	pthread_mutex_lock(&nvs_streams_lock);
+	longest_ns = 0;
+	spans = 0;
+	if (!atomic_load(&nvs_exiting))
+		nvs_each_context(look_at_span);
+	uint64_t span = spans == 1 ? longest_ns : 0;
+	pthread_mutex_unlock(&nvs_streams_lock);
+	return span;
 }

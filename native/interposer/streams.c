@@ -150,6 +150,8 @@ static void forget_context(struct nvs_context *context)
 	pthread_mutex_lock(&context->pace.lock);
 	for (uint32_t i = 0; i < NVS_MARKERS; i++)
 		context->pace.markers[i] = (struct nvs_marker){0};
+	context->pace.begun = NULL;
+	context->pace.begun_known = false;
 	context->pace.average_ns = context->pace.recent_ns = context->pace.latest_ns = context->pace.waited = 0;
 	pthread_mutex_unlock(&context->pace.lock);
 }

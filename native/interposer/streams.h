@@ -50,9 +50,14 @@ struct nvs_pace {
 	/* The last marker that was waited for, since the GPU had caught up. */
 	uint64_t waited;     /* its `before`; 0: none */
 	uint64_t reached_at; /* ns */
-	uint32_t word;       /* of the gate, then */
+	uint32_t opening;    /* of the gate, then */
+	/* The first submission of a turn. */
+	CUevent begun;    /* before it, with the GPU's time */
+	uint32_t turn;    /* which */
+	bool begun_known; /* the event was recorded */
 	/* What the link thread saw when it looked. */
 	uint64_t looked_at;    /* ns */
+	bool behind;           /* the GPU was, then */
 	uint64_t oldest;       /* `before` of the oldest marker ahead of the GPU */
 	uint64_t oldest_since; /* at the latest the GPU has been at it, ns */
 	struct nvs_context *context;

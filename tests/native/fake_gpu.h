@@ -226,7 +226,7 @@ static CUresult fake_event_synchronize(CUevent event)
 
 static CUresult fake_event_elapsed(float *ms, CUevent begin, CUevent end)
 {
-	*ms = (float)((double)(fake_event_at(end) - fake_event_at(begin)) / 1e6);
+	*ms = (float)((double)(int64_t)(fake_event_at(end) - fake_event_at(begin)) / 1e6);
 	return CUDA_SUCCESS;
 }
 

@@ -142,7 +142,7 @@ static uint32_t window_after(struct nvs_pace *pace, uint64_t ns)
 {
 	struct nvs_marker marker = {.before = pace->waited + 1};
 	hand_clock_ns += ns - HAND_CLOCK_LOOK_NS;
-	learn(pace, &marker, NVS_GATE_PACED);
+	learn(pace, &marker, pace->opening);
 	return nvs_meter_window(0, cost_in(pace));
 }
 
@@ -164,6 +164,31 @@ static void a_thread_that_wakes_up_late_does_not_shrink_the_window_but_longer_ke
 	CHECK(window_after(pace, 5 * NVS_NS_PER_MS) == 1);
 	pace->recent_ns = pace->latest_ns = pace->average_ns = pace->waited = 0;
 	nvs_pace_set_budget(0);
+}
+
+static void a_window_that_shrank_grows_again_though_every_submission_is_looked_at(void)
+{
+	/* GIVEN kernels of 1.5 ms of which few were in flight while others on the GPU made them twice as long */
+	learn_cost(3 * NVS_NS_PER_MS / 2);
+	nvs_pace_set_budget(4000);
+	nvs_gate_open(NVS_GATE_PACED);
+	const struct nvs_pace *pace = &nvs_context_of(NULL)->pace;
+	nvs_self->next_sample = nvs_self->next_stop = UINT64_MAX;
+	fake.cost = 7 * NVS_NS_PER_MS / 2;
+	for (int i = 0; i < 64; i++)
+		fake_submit(NULL);
+	CHECK(nvs_meter_window(0, cost_in(pace)) == 1);
+	/* WHEN the others have gone, and where so little is in flight every next submission is to be marked */
+	fake.cost = 3 * NVS_NS_PER_MS / 2;
+	for (int i = 0; i < 64; i++) {
+		nvs_gate_look_closer();
+		fake_submit(NULL);
+	}
+	/* THEN as many are in flight as before */
+	CHECK(nvs_meter_window(0, cost_in(pace)) == 3);
+	CHECK(nvs_gate_close(60000, NULL));
+	nvs_pace_set_budget(0);
+	nvs_gate_open(NVS_GATE_OPEN);
 }
 
 static void a_marker_belongs_to_one_thread_until_it_is_recorded(void)
@@ -262,6 +287,7 @@ int main(void)
 	longer_kernels_are_noticed_before_any_sample_of_them();
 	a_slow_wait_does_not_shrink_the_window();
 	a_thread_that_wakes_up_late_does_not_shrink_the_window_but_longer_kernels_do();
+	a_window_that_shrank_grows_again_though_every_submission_is_looked_at();
 	a_marker_belongs_to_one_thread_until_it_is_recorded();
 	occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_allows();
 	short_kernels_are_sampled_rarely_and_long_ones_always();

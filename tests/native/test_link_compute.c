@@ -117,6 +117,34 @@ static void a_turn_ends_after_its_length_and_tells_what_was_used(void)
 	pthread_join(submitter, NULL);
 }
 
+static struct nvs_turn_over turn_with(int launches, uint64_t number)
+{
+	pthread_t submitter = start_submitting(launches);
+	expect_asked(0);
+	turn_ok(0, number, 0);
+	pthread_join(submitter, NULL);
+	end_turn(0, number);
+	return expect_ended(number, NVS_TURN_TOLD);
+}
+
+static void what_passes_before_and_after_the_work_is_not_used(void)
+{
+	/* GIVEN a first turn, in which work from before could have run on */
+	taking_turns();
+	turn_with(1, 1);
+	/* WHEN there is work for 30 ms in the next */
+	fake.cost = 15 * NVS_NS_PER_MS;
+	uint64_t start = nvs_now_ns();
+	struct nvs_turn_over over = turn_with(2, 2);
+	uint64_t wall = nvs_now_ns() - start;
+	/* THEN what is told is what the GPU's clock says, but where this host was slower than is believed */
+	const struct nvs_context *context = nvs_context_of(NULL);
+	uint64_t span = fake_event_at(context->legacy.last) - fake_event_at(context->pace.begun);
+	CHECK(span >= 30 * NVS_NS_PER_MS && span < wall);
+	CHECK(over.used_us + 1 >= span / NVS_NS_PER_US);
+	CHECK(over.used_us <= span / NVS_NS_PER_US + 1 || wall > span + UNSEEN_NS);
+}
+
 /* One launch that does not end before the test lets go, in turn 1 without a length. */
 static void hold_one_launch(void)
 {
@@ -223,6 +251,29 @@ static void long_kernels_between_short_ones_keep_the_gpu_busy(void)
 	end_turn(0, 2);
 	struct nvs_turn_over over = expect_ended(2, NVS_TURN_TOLD);
 	CHECK(over.used_us >= 19 * LONG_NS / NVS_NS_PER_US && over.busy_us >= over.used_us * 8 / 10);
+}
+
+static void take_ten_microseconds(void)
+{
+	uint64_t until = nvs_now_ns() + 10 * NVS_NS_PER_US;
+	while (nvs_now_ns() < until)
+		;
+}
+
+static void kernels_that_are_over_before_the_next_is_submitted_do_not_keep_the_gpu_busy(void)
+{
+	taking_turns();
+	fake.cost = 7 * NVS_NS_PER_US; /* so that by the samples alone it would be */
+	fake.on_launch = take_ten_microseconds;
+	pthread_t submitter = start_submitting(2000);
+	expect_asked(0);
+	turn_ok(0, 1, 0);
+	pthread_join(submitter, NULL);
+	wait_until_idle_is_known();
+	end_turn(0, 1);
+	struct nvs_turn_over over = expect_ended(1, NVS_TURN_TOLD);
+	CHECK(over.used_us >= 20000);
+	CHECK(over.busy_us > 0 && over.busy_us * 2 < over.used_us);
 }
 
 static void an_idle_turn_that_is_given_a_length_ends(void)
@@ -585,10 +636,12 @@ int main(void)
 #define RUN(test) run(#test, test, directory)
 	RUN(work_waits_for_a_turn_and_asks_once);
 	RUN(a_turn_ends_after_its_length_and_tells_what_was_used);
+	RUN(what_passes_before_and_after_the_work_is_not_used);
 	RUN(what_is_in_flight_at_the_end_is_told_at_once);
 	RUN(an_idle_turn_with_a_length_is_given_up);
 	RUN(a_turn_until_told_is_kept_when_idle_and_gaps_are_not_used_time);
 	RUN(long_kernels_between_short_ones_keep_the_gpu_busy);
+	RUN(kernels_that_are_over_before_the_next_is_submitted_do_not_keep_the_gpu_busy);
 	RUN(an_idle_turn_that_is_given_a_length_ends);
 	RUN(a_repeated_number_changes_the_length);
 	RUN(the_next_turn_may_begin_while_the_last_one_still_drains);

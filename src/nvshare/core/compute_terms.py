@@ -10,10 +10,12 @@ from nvshare.core.policy.quantum import quantum
 from nvshare.core.policy.regime import (
     ACTIVE_FOR,
     BACKLOG,
+    EVIDENCE,
     JUDGED_FROM,
+    LAUNCH_BOUND_BELOW,
     LOOK_AGAIN,
     LOOK_AGAIN_MAX,
-    VERDICTS,
+    SEEN_OVER,
     blended,
     contended,
     judged,
@@ -81,15 +83,19 @@ class Terms:
         before = state.kind
         state.ratio = blended(state.ratio, busy, used)
         verdict = judged(before, state.ratio)
-        state.verdicts = state.verdicts + 1 if verdict is Kind.LAUNCH_BOUND else 0
-        if verdict is Kind.LAUNCH_BOUND and state.verdicts < VERDICTS and not state.trust:
+        state.evidence = state.evidence + used if verdict is Kind.LAUNCH_BOUND else 0.0
+        if verdict is Kind.LAUNCH_BOUND and state.evidence < EVIDENCE and not state.trust:
             return False
         state.kind, state.judged_at = verdict, self.node.now
         if verdict is not Kind.LAUNCH_BOUND:
             state.trust = 0.0
         elif before is not Kind.LAUNCH_BOUND:
-            state.trust = min(LOOK_AGAIN_MAX, max(LOOK_AGAIN, 2 * state.trust))
+            self._trust_longer(state)
         return state.kind is not before
+
+    @staticmethod
+    def _trust_longer(state: PlaceCompute) -> None:
+        state.trust = min(LOOK_AGAIN_MAX, max(LOOK_AGAIN, 2 * state.trust))
 
     @staticmethod
     def _is_settled(turn: Turn) -> bool:
@@ -145,13 +151,24 @@ class Terms:
 
     def _look_again(self, running: list[Attachment]) -> None:
         """A launch-bound client may have changed: after a while it is measured again, in a turn alone. So all of them
-        are, together."""
+        are, together, but those who are seen to be as they were."""
         doubtful = [place for place in running if self._doubtful(place)]
-        due = any(place.compute.judged_at + place.compute.trust <= self.node.now for place in doubtful)
+        due = [place for place in doubtful if place.compute.judged_at + place.compute.trust <= self.node.now]
         if not due or sum(map(self._active, running)) < 2:
             return
+        for place in filter(self._uses_little, due):
+            place.compute.judged_at = self.node.now
+            self._trust_longer(place.compute)
+        if all(map(self._uses_little, due)):
+            return
         for place in doubtful:
-            place.compute.kind, place.compute.ratio = Kind.UNKNOWN, None
+            if not self._uses_little(place):
+                place.compute.kind, place.compute.ratio = Kind.UNKNOWN, None
+
+    def _uses_little(self, place: Attachment) -> bool:
+        """Of the card's time, while nothing keeps it from using more. Others on the card can only make it seem more."""
+        part = None if place.compute.told else place.compute.delivered.until_latest(SEEN_OVER)
+        return part is not None and part < LAUNCH_BOUND_BELOW
 
     def _doubtful(self, place: Attachment) -> bool:
         return place.compute.kind is Kind.LAUNCH_BOUND and not place.client.group.spans_cards

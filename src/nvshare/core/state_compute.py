@@ -81,6 +81,14 @@ class Delivered:
         at, occupied = next(earlier, self.samples[0])
         return max(0.0, min(1.0, (self.samples[-1][1] - occupied) / max(seconds, now - at)))
 
+    def until_latest(self, seconds: float) -> float | None:
+        """The same before the latest sample; None where nothing is known of so long."""
+        until, in_all = self.samples[-1] if self.samples else (0.0, 0.0)
+        for at, occupied in reversed(self.samples):
+            if at <= until - seconds:
+                return max(0.0, min(1.0, (in_all - occupied) / (until - at)))
+        return None
+
 
 @dataclass(slots=True, eq=False)
 class PlaceCompute:
@@ -104,7 +112,7 @@ class PlaceCompute:
     active_at: float = float("-inf")  # when it was last known to use the card
     kind: Kind = Kind.UNKNOWN
     ratio: float | None = None  # of the time it used alone, in which the card was at work
-    verdicts: int = 0  # turns in a row after which it looked launch-bound
+    evidence: float = 0.0  # seconds of use, in turns in a row, after which it looked launch-bound
     judged_at: float = 0.0
     trust: float = 0.0  # seconds until it is looked at again
     delivered: Delivered = field(default_factory=Delivered)

@@ -495,7 +495,7 @@ class TurnOver(Message):
     number: int
     reason: int = 0
     used_us: int = 0  # with unfinished work, gaps under a millisecond included, until now
-    busy_us: int = 0  # part of it in which the GPU itself was at work for this client, as estimated from samples
+    busy_us: int = 0  # part of it in which the GPU itself was at work for this client, as far as it was seen
     pending_us: int = 0
     wants: int = 0  # 1: a submitter waits already; counts as REQ_TURN
 

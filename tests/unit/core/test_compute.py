@@ -242,16 +242,61 @@ def test_a_turn_that_ended_shows_that_nothing_is_left_from_before() -> None:
     assert kinds(stage, 1, 2) == [Kind.LAUNCH_BOUND, Kind.BUSY]
 
 
+def run_freely(stage: Stage, seconds: int, *clients: int) -> None:
+    """They report that they used the card all the time."""
+    for _ in range(seconds):
+        stage.use(*clients)
+        stage.pass_time(1.0)
+    stage.use(*clients)
+
+
 def test_a_second_look_at_a_launch_bound_client_takes_one_turn() -> None:
     stage = contending(1, 2)
     take_turns(stage, *[{2: BUSY, 1: TINY}] * 3)
-    for _ in range(11):
-        stage.use(1, 2)
-        stage.pass_time(1.0)
+    run_freely(stage, 3, 1, 2)
+    assert kinds(stage, 1, 2) == [Kind.LAUNCH_BOUND, Kind.BUSY]
+    run_freely(stage, 2, 1, 2)
     assert kinds(stage, 1, 2) == [Kind.UNKNOWN, Kind.BUSY]
-    stage.use(1, 2)
     take_turns(stage, {2: BUSY, 1: TINY})
     assert kinds(stage, 1, 2) == [Kind.LAUNCH_BOUND, Kind.BUSY]
+
+
+def test_a_launch_bound_client_that_is_seen_to_use_little_is_not_looked_at_again() -> None:
+    # WHEN it runs beside others for a minute and uses a tenth of the card's time
+    stage = contending(1, 2)
+    take_turns(stage, *[{2: BUSY, 1: TINY}] * 3)
+    used = stage.now + 1.0
+    for second in range(60):
+        stage.use(2)
+        stage.send(e.UsageReported(stage.now, 1, A, used + second * 0.1, 1, 1024))
+        stage.pass_time(1.0)
+        # THEN nobody is kept waiting for it
+        assert kinds(stage, 1, 2) == [Kind.LAUNCH_BOUND, Kind.BUSY]
+    # AND when it uses all of it, it is looked at after a minute at most
+    run_freely(stage, 61, 1, 2)
+    assert kinds(stage, 1, 2) == [Kind.UNKNOWN, Kind.BUSY]
+
+
+def test_a_busy_client_that_looks_at_its_results_stays_busy() -> None:
+    stage = contending(1, 2)
+    take_turns(stage, *[{2: BUSY, 1: BUSY}] * 3)
+    for _ in range(8):
+        stage.ask(1)
+        stage.pass_time(0.004)
+        stage.over(1, 0.003, ratio=TINY, wants=False, reason=TurnEnd.IDLE)
+    assert kinds(stage, 1, 2) == [Kind.BUSY, Kind.BUSY]
+
+
+def test_a_client_that_begins_with_a_few_short_turns_is_not_judged_by_them() -> None:
+    stage = contending(1, 2)
+    take_turns(stage, *[{2: BUSY}] * 3)
+    for _ in range(8):
+        stage.ask(1)
+        stage.pass_time(0.004)
+        stage.over(1, 0.003, ratio=TINY, wants=False, reason=TurnEnd.IDLE)
+    assert kinds(stage, 1) == [Kind.UNKNOWN]
+    take_turns(stage, *[{2: BUSY, 1: BUSY}] * 2)
+    assert kinds(stage, 1, 2) == [Kind.BUSY, Kind.BUSY]
 
 
 def test_a_launch_bound_client_is_told_from_a_busy_one_beside_another_that_runs_freely() -> None:

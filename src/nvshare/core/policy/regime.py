@@ -12,16 +12,18 @@ from nvshare.core.state_compute import Kind
 ACTIVE_FOR = 2.0  # seconds after its last use of the card in which a client counts
 LAUNCH_BOUND_BELOW, BUSY_ABOVE = 0.60, 0.75  # of the time used alone, in which the card was at work
 JUDGED_FROM = 0.002  # seconds of use that tell something
-WEIGHT = 0.5  # of the latest turn
-VERDICTS = 2  # turns in a row that make a client launch-bound
+WEIGHT, WEIGHED = 0.5, 0.05  # of the latest turn, if it was that many seconds of use; of a shorter one, in proportion
+EVIDENCE = 0.06  # seconds of use, in turns in a row, that make a client launch-bound
 BACKLOG = 0.25  # seconds for which work that was submitted freely may run on beside turns, where no turn ended it
-LOOK_AGAIN, LOOK_AGAIN_MAX = 10.0, 60.0  # seconds until a launch-bound client is measured again
+LOOK_AGAIN, LOOK_AGAIN_MAX = 4.0, 60.0  # seconds until a launch-bound client is measured again
+SEEN_OVER = 1.0  # seconds over which one that runs freely is seen to use little
 
 
 def blended(ratio: float | None, busy: float, used: float) -> float:
-    """The measured ratio after one more turn alone."""
+    """The measured ratio after one more turn alone. A few milliseconds, in which a busy client looks at its results
+    or loads a kernel, say little about the rest of its time."""
     latest = min(1.0, busy / used)
-    return latest if ratio is None else ratio + (latest - ratio) * WEIGHT
+    return latest if ratio is None else ratio + (latest - ratio) * WEIGHT * min(1.0, used / WEIGHED)
 
 
 def judged(kind: Kind, ratio: float) -> Kind:
