@@ -19,6 +19,7 @@
 #define BURST 16                    /* then twice as long between them */
 #define DOUBLINGS 10
 #define CLOSER 8 /* submissions: one of so many is measured when all are looked at more closely */
+#define SHORT_BYTES (1u << 20) /* are set in some microseconds */
 
 _Atomic uint32_t nvs_gate;
 __thread struct nvs_thread *nvs_self;
@@ -143,14 +144,16 @@ static void take_pass(struct nvs_thread *self, uint32_t word)
 	self->pass = word;
 	self->next_pace = paced ? 0 : UINT64_MAX;
 	/* In a turn not always the very next one: the first after a wait may be unlike those that follow it. */
-	uint64_t next = paced ? count + nvs_meter_any(self, CLOSER) : count;
-	self->next_sample = paced && self->next_sample < next ? self->next_sample : next;
+	if (!paced)
+		self->next_sample = count;
+	else if (self->next_sample > count + 2 * CLOSER)
+		self->next_sample = count + nvs_meter_any(self, CLOSER);
 	if (paced && atomic_load(&used_since) == 0 && atomic_compare_exchange_strong(&used_since, &none, nvs_now_ns()))
 		nvs_link_wake();
 }
 
 /* True: admitted, and *duty is what leave has to do. False: the flag is down, look at the gate again. */
-static bool admit(struct nvs_thread *self, CUstream stream, uint32_t *duty)
+static bool admit(struct nvs_thread *self, CUstream stream, bool goes_by, uint32_t *duty)
 {
 	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed);
 	uint32_t word = atomic_load(&nvs_gate);
@@ -162,7 +165,7 @@ static bool admit(struct nvs_thread *self, CUstream stream, uint32_t *duty)
 		return false;
 	}
 	take_pass(self, word);
-	if (count < self->next_pace || atomic_load(&unpaced))
+	if (goes_by || count < self->next_pace || atomic_load(&unpaced))
 		return true;
 	struct nvs_pace *crowded = nvs_pace_admit(self, stream, duty);
 	if (crowded == NULL)
@@ -172,7 +175,17 @@ static bool admit(struct nvs_thread *self, CUstream stream, uint32_t *duty)
 	return false;
 }
 
-void nvs_gate_enter_slow(CUstream stream)
+/* It went by: for what is paced and measured its thread has submitted nothing. */
+static void count_out(struct nvs_thread *self)
+{
+	self->went_by = atomic_load_explicit(&self->submissions, memory_order_relaxed);
+	self->next_sample++;
+	if (self->next_pace != UINT64_MAX)
+		self->next_pace++;
+	atomic_fetch_add(&self->accounted, 1);
+}
+
+static void enter(CUstream stream, bool goes_by)
 {
 	struct nvs_thread *self = nvs_self != NULL ? nvs_self : join_thread();
 	uint32_t now = atomic_load_explicit(&self->in_call, memory_order_relaxed);
@@ -183,16 +196,34 @@ void nvs_gate_enter_slow(CUstream stream)
 	uint32_t duty = 0;
 	do
 		atomic_store(&self->in_call, NVS_IN_CALL);
-	while (!admit(self, stream, &duty));
+	while (!admit(self, stream, goes_by, &duty));
 	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed);
 	atomic_store_explicit(&self->submissions, count + 1, memory_order_relaxed);
-	if (count >= self->next_sample)
+	if (goes_by)
+		count_out(self);
+	else if (count >= self->next_sample)
 		duty |= nvs_meter_begin(self, stream);
-	self->next_stop = self->next_sample < self->next_pace ? self->next_sample : self->next_pace;
+	uint64_t stop = self->next_sample < self->next_pace ? self->next_sample : self->next_pace;
+	self->next_stop = stop > count ? stop : count + 1; /* what was due for one that went by is so for the next */
 	if (duty == 0)
 		return;
 	self->stream = stream;
 	atomic_store_explicit(&self->in_call, NVS_IN_CALL | duty, memory_order_relaxed);
+}
+
+void nvs_gate_enter_slow(CUstream stream)
+{
+	enter(stream, false);
+}
+
+/* Never two in a row: of a thread that submits nothing else they count. */
+void nvs_gate_enter_sized(CUstream stream, uint64_t bytes)
+{
+	struct nvs_thread *self = nvs_self;
+	bool goes_by = bytes <= SHORT_BYTES && self != NULL &&
+		       atomic_load_explicit(&self->submissions, memory_order_relaxed) != self->went_by;
+	if (goes_by || !nvs_gate_try_enter())
+		enter(stream, goes_by);
 }
 
 void nvs_gate_enter_unmeasured(void)

@@ -52,6 +52,7 @@ struct nvs_thread {
 	struct nvs_sample *sample;
 	struct nvs_pace *pace; /* where the marker is due */
 	uint32_t marker;       /* which of its markers */
+	uint64_t went_by;      /* the value of `submissions` after the last one that did */
 	struct nvs_thread *next;
 } __attribute__((aligned(64)));
 
@@ -67,6 +68,10 @@ static inline enum nvs_gate_state nvs_gate_state(void)
 void nvs_gate_enter_slow(CUstream stream);
 /* For what submits nothing but needs the memory to be there; it needs no compute turn. Followed by nvs_gate_leave. */
 void nvs_gate_enter_unmeasured(void);
+/* For a submission whose length is known to follow from so many bytes. A short one waits for the gate as all do, but goes
+ * by beside those that are paced and measured: cuBLAS sets a few bytes before each matmul, and what one of them costs
+ * says nothing about the other. */
+void nvs_gate_enter_sized(CUstream stream, uint64_t bytes);
 void nvs_gate_leave_slow(void);
 
 /* True: the flag is raised and the caller may submit one thing that needs no measuring. False: nothing happened, go the

@@ -18,6 +18,7 @@
 #define FOLLOW_NS (500 * NVS_NS_PER_US)
 #define LATER_NS NVS_NS_PER_MS
 #define CLOSER_EVERY_NS (2 * NVS_NS_PER_MS)
+#define CLOSER_RARELY_NS (8 * NVS_NS_PER_MS) /* of one that may have more than that in flight */
 #define LAG_NS (4 * NVS_NS_PER_MS) /* used time that may turn out to be a gap is not told yet */
 #define UNSEEN_NS                                                                                                      \
 	(2 * NVS_NS_PER_MS) /* so long at most passes unseen: who waited wakes up, work ends between two looks */
@@ -404,7 +405,9 @@ static uint64_t turn_end(void)
  * comes when that one is reached would be too late. */
 static void mark_next(uint64_t submissions, uint32_t ahead, uint64_t now)
 {
-	if (ahead > 1 || submissions == turn.closer_from || now < turn.closer_at + CLOSER_EVERY_NS)
+	bool loose = nvs_compute_budget() * NVS_NS_PER_US > CLOSER_RARELY_NS;
+	uint64_t pause = loose ? CLOSER_RARELY_NS : CLOSER_EVERY_NS;
+	if (ahead > 1 || submissions == turn.closer_from || now < turn.closer_at + pause)
 		return;
 	turn.closer_from = submissions;
 	turn.closer_at = now;
@@ -439,10 +442,11 @@ static uint64_t follow_running(uint64_t now, uint64_t end)
 		return nvs_earlier(end, now + LATER_NS); /* memory is still arriving */
 	uint64_t next = next_look(now), idle = nvs_gate_idle_since();
 	uint64_t patience = turn.submissions == turn.begun_with ? WAKE_NS : IDLE_NS;
-	if (idle == 0 || now < idle + patience) {
+	/* Who waits for the GPU to catch up is about to wake, and submits more. */
+	if (idle == 0 || now < idle + patience || nvs_pace_waiting() != 0) {
 		uint64_t used = used_until(now);
 		account_used(used > LAG_NS ? used - LAG_NS : 0);
-		return nvs_earlier(end, idle != 0 ? idle + patience : next);
+		return nvs_earlier(end, idle != 0 && now < idle + patience ? idle + patience : next);
 	}
 	if (end != 0) {
 		turn.idle_since = idle;

@@ -23,6 +23,16 @@ extern struct nvs_real nvs_real __attribute__((visibility("hidden")));
 		nvs_gate_leave();                                                                                      \
 		return result;                                                                                         \
 	}
+#define NVS_SUBMIT_SET(name, params, args, stream, bytes)                                                              \
+	NVS_EXPORT CUresult name params                                                                                \
+	{                                                                                                              \
+		if (!nvs_resolve_driver() || nvs_real.name == NULL)                                                    \
+			return CUDA_ERROR_NOT_INITIALIZED;                                                             \
+		nvs_gate_enter_sized((CUstream)(stream), bytes);                                                       \
+		CUresult result = nvs_real.name args;                                                                  \
+		nvs_gate_leave();                                                                                      \
+		return result;                                                                                         \
+	}
 /* A call that submits nothing waits for the memory it names, and keeps it where it is until it is through. */
 #define NVS_NEEDS(name, params, args)                                                                                  \
 	NVS_EXPORT CUresult name params                                                                                \

@@ -191,6 +191,74 @@ static void a_window_that_shrank_grows_again_though_every_submission_is_looked_a
 	nvs_gate_open(NVS_GATE_OPEN);
 }
 
+/* A memset of a few bytes, as cuBLAS puts one before each matmul. */
+static void set_a_few_bytes(void)
+{
+	uint64_t cost = fake.cost;
+	nvs_gate_enter_sized(NULL, 512);
+	fake.cost = NVS_NS_PER_US;
+	fake_launch(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+	fake.cost = cost;
+	nvs_gate_leave();
+}
+
+static void short_memsets_between_kernels_say_nothing_about_them(void)
+{
+	/* GIVEN kernels of 3.5 ms, each behind a short memset */
+	struct nvs_usage_counters before, after;
+	learn_cost(7 * NVS_NS_PER_MS / 2);
+	nvs_pace_set_budget(4000);
+	nvs_gate_open(NVS_GATE_PACED);
+	nvs_meter_usage(0, &before);
+	fake.most_in_flight = 0;
+	for (int i = 0; i < 100; i++) {
+		set_a_few_bytes();
+		fake_submit(NULL);
+	}
+	nvs_meter_usage(0, &after);
+	/* THEN one kernel is in flight, with a memset before and behind it, and only kernels are counted and measured
+	 */
+	CHECK(fake.most_in_flight <= 3);
+	CHECK(after.submissions - before.submissions == 100);
+	CHECK(nvs_meter_cost(0) > 3 * NVS_NS_PER_MS && nvs_meter_cost(0) < 4 * NVS_NS_PER_MS);
+	/* AND where there is nothing else they count too, every second one */
+	CHECK(nvs_gate_close(60000, NULL));
+	nvs_gate_open(NVS_GATE_OPEN);
+	nvs_meter_usage(0, &before);
+	for (int i = 0; i < 100; i++)
+		set_a_few_bytes();
+	nvs_meter_usage(0, &after);
+	CHECK(after.submissions - before.submissions == 50);
+	CHECK(nvs_gate_close(60000, NULL));
+	nvs_pace_set_budget(0);
+	nvs_gate_open(NVS_GATE_OPEN);
+}
+
+static void in_turns_a_known_cost_is_looked_at_rarely(void)
+{
+	/* GIVEN kernels of 2 ms whose cost is known from many */
+	learn_cost(2 * NVS_NS_PER_MS);
+	nvs_pace_set_budget(4000);
+	nvs_gate_open(NVS_GATE_PACED);
+	for (int i = 0; i < 200; i++) {
+		fake_submit(NULL);
+		nvs_meter_poll();
+	}
+	/* WHEN every next one is to be marked, as where little is in flight */
+	uint64_t before = fake.timing_events_recorded;
+	for (int i = 0; i < 80; i++) {
+		nvs_gate_look_closer();
+		fake_submit(NULL);
+		nvs_meter_poll();
+	}
+	/* THEN one in eight or so is measured */
+	uint64_t samples = (fake.timing_events_recorded - before) / 2;
+	CHECK(samples >= 5 && samples <= 20);
+	CHECK(nvs_gate_close(60000, NULL));
+	nvs_pace_set_budget(0);
+	nvs_gate_open(NVS_GATE_OPEN);
+}
+
 static void a_marker_belongs_to_one_thread_until_it_is_recorded(void)
 {
 	/* GIVEN a window of two, so that each submission is told to mark, and two threads between gate and stream */
@@ -288,6 +356,8 @@ int main(void)
 	a_slow_wait_does_not_shrink_the_window();
 	a_thread_that_wakes_up_late_does_not_shrink_the_window_but_longer_kernels_do();
 	a_window_that_shrank_grows_again_though_every_submission_is_looked_at();
+	short_memsets_between_kernels_say_nothing_about_them();
+	in_turns_a_known_cost_is_looked_at_rarely();
 	a_marker_belongs_to_one_thread_until_it_is_recorded();
 	occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_allows();
 	short_kernels_are_sampled_rarely_and_long_ones_always();

@@ -145,6 +145,16 @@ static void what_passes_before_and_after_the_work_is_not_used(void)
 	CHECK(over.used_us <= span / NVS_NS_PER_US + 1 || wall > span + UNSEEN_NS);
 }
 
+static _Atomic bool late_to_wake;
+
+static CUresult synchronize_late(CUevent event)
+{
+	CUresult result = fake_event_synchronize(event);
+	while (atomic_load(&late_to_wake))
+		nvs_sleep_ns(100 * NVS_NS_PER_US);
+	return result;
+}
+
 /* One launch that does not end before the test lets go, in turn 1 without a length. */
 static void hold_one_launch(void)
 {
@@ -185,6 +195,23 @@ static void an_idle_turn_with_a_length_is_given_up(void)
 	expect_asked(0);
 	turn_ok(0, 2, 0);
 	pthread_join(submitter, NULL);
+}
+
+static void a_turn_is_not_idle_while_somebody_wakes_up_to_submit_more(void)
+{
+	/* GIVEN one who waits for the GPU to catch up, in a turn with a length */
+	taking_turns();
+	nvs_real.cuEventSynchronize = synchronize_late;
+	pthread_t submitter = start_in_turn();
+	turn_ok(0, 1, 10000000);
+	/* WHEN the GPU has, and the waiter takes its time to wake up */
+	atomic_store(&late_to_wake, true);
+	fake_let_go();
+	scheduler_expect_silence(20);
+	/* THEN the turn is still its own */
+	atomic_store(&late_to_wake, false);
+	pthread_join(submitter, NULL);
+	expect_ended(1, NVS_TURN_IDLE);
 }
 
 static void a_turn_until_told_is_kept_when_idle_and_gaps_are_not_used_time(void)
@@ -639,6 +666,7 @@ int main(void)
 	RUN(what_passes_before_and_after_the_work_is_not_used);
 	RUN(what_is_in_flight_at_the_end_is_told_at_once);
 	RUN(an_idle_turn_with_a_length_is_given_up);
+	RUN(a_turn_is_not_idle_while_somebody_wakes_up_to_submit_more);
 	RUN(a_turn_until_told_is_kept_when_idle_and_gaps_are_not_used_time);
 	RUN(long_kernels_between_short_ones_keep_the_gpu_busy);
 	RUN(kernels_that_are_over_before_the_next_is_submitted_do_not_keep_the_gpu_busy);

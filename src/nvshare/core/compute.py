@@ -32,6 +32,8 @@ EARLY = 0.01  # the same, while it has its part of the cycle still to come
 SPEAK_BY = 1.5  # seconds after the end of a turn; the library gives up a drain after one
 ENDS_BY = 10.0  # seconds after it was due; then work in flight is nobody's any more
 TICK = 1e-6  # seconds; what is due within this is due at the next look
+WARM_UP, WARM_UP_PART = 0.0005, 0.025  # seconds, and of a turn at most
+TAIL_MAX, TAIL_WEIGHT = 0.008, 0.25  # seconds, and by how much the latest turn counts
 LONG_KERNEL = 0.1  # seconds beyond its turn that are worth a line in the log
 
 
@@ -81,12 +83,32 @@ class Compute:
     def _ended(self, turn: Turn, event: TurnOver) -> None:
         """All of its work has."""
         self._note_overlap(turn, event.used)
-        self._account(turn, event.used, 0.0)
+        self._account(turn, event.used - self._warm_up(turn, event), 0.0)
+        if event.reason is TurnEnd.ENDED:
+            self._note_tail(turn, event.used)
         if turn.place.compute.overrun is not turn and self.terms.judge(turn, event.busy, event.used):
             self.look(turn.place.gpu)
         if event.reason is not TurnEnd.STUCK:
             turn.place.compute.backlog_until = 0.0
         self._forget(turn)
+
+    @staticmethod
+    def _warm_up(turn: Turn, event: TurnOver) -> float:
+        """What a turn takes to come into its stride, after a pause that nobody else had any use for: it is not billed,
+        or a task alone would miss it from its quota."""
+        undisturbed = turn.alone and turn.asked_for_since is None and event.reason is TurnEnd.ENDED
+        return min(WARM_UP, event.used * WARM_UP_PART) if undisturbed else 0.0
+
+    @staticmethod
+    def _note_tail(turn: Turn, used: float) -> None:
+        state = turn.place.compute
+        if turn.length is not None:
+            state.tail += (min(max(used - turn.length, 0.0), TAIL_MAX) - state.tail) * TAIL_WEIGHT
+
+    def _part(self, place: Attachment) -> float:
+        """How long its turn may go on submitting: with a quota, what is in flight then is part of its turn."""
+        book = self._book(place)
+        return max(SHORTEST, book.length - place.compute.tail) if book.capped else book.length
 
     def _runs_on(self, turn: Turn, event: TurnOver) -> None:
         """Its client no longer waits for the rest, and may have another turn: a kernel of seconds, or one that waits
@@ -322,7 +344,7 @@ class Compute:
     def _renewal_at(self, turn: Turn) -> float:
         """When it is decided whether a turn with a length goes on."""
         assert turn.length is not None
-        within = self._book(turn.place).length - turn.length >= SHORTEST
+        within = self._part(turn.place) - turn.length >= SHORTEST
         return turn.given_at + turn.length - (EARLY if within else RENEW)
 
     def _prolong(self, turn: Turn, contenders: list[Attachment], so_far: float) -> None:
@@ -331,10 +353,11 @@ class Compute:
         if not contenders and not book.capped:
             self._set_length(turn, None)
             return
-        rest = book.length - so_far
+        rest = self._part(turn.place) - so_far
         within = rest >= SHORTEST
         more = min(book.step, rest if within else book.step)
-        more = min(more, book.left(now, now - turn.since) - (turn.given_at + so_far - now))
+        unbilled = now - turn.since + turn.place.compute.tail
+        more = min(more, book.left(now, unbilled) - (turn.given_at + so_far - now))
         if more >= SHORTEST and (within or self._stays_first(turn, contenders, more)):
             self._set_length(turn, so_far + more)
         elif turn.length is None:
@@ -393,7 +416,7 @@ class Compute:
         state, card, now = place.compute, place.gpu.compute, self.node.now
         self._stop_asking(place)
         book = self._book(place)
-        length: float | None = book.step
+        length: float | None = min(LONGEST, self._part(place))
         if exclusive and not awaited and not book.capped:
             length = LONGEST if state.bursty else None
         self._last_turn += 1

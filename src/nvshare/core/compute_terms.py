@@ -26,6 +26,7 @@ from nvshare.core.state import Attachment, GpuState, Node, Standing
 from nvshare.core.state_compute import CardCompute, Kind, PlaceCompute, Turn
 
 IN_FLIGHT = 0.004  # seconds of work that may be in flight in a turn
+LOOSE = 0.05  # the same of a launch-bound client, of which nothing is: to look closely would only slow it down
 MEMORY_TURNS = 4  # of others, for which credit is kept where memory takes turns
 WHOLE = 100  # percent
 
@@ -196,11 +197,14 @@ class Terms:
 
     def _tell(self, place: Attachment, turns: bool) -> None:
         state = place.compute
+        in_flight = (LOOSE if state.kind is Kind.LAUNCH_BOUND else IN_FLIGHT) if turns else 0.0
+        if state.told is turns and state.in_flight == in_flight:
+            return
         if state.told is not turns:
             state.told, state.told_at = turns, self.node.now
             state.backlog_until = self.node.now + BACKLOG if turns else 0.0
-            in_flight = IN_FLIGHT if turns else 0.0
-            self.node.commands.append(SetTerms(place.client.id, place.gpu.uuid, turns, in_flight))
+        state.in_flight = in_flight
+        self.node.commands.append(SetTerms(place.client.id, place.gpu.uuid, turns, in_flight))
 
     # --- quotas and shares
 

@@ -98,6 +98,7 @@ class PlaceCompute:
     urgent: bool = False  # its group has high priority
     told: bool = False  # that work needs turns
     told_at: float = 0.0
+    in_flight: float = 0.0  # seconds of work that may be, as told
     backlog_until: float = 0.0  # until then work from before it took turns may run
     speaks: bool = False  # it sent a message about turns
     ignorant: bool = False  # it works without turns although it was told: a library that knows none
@@ -108,6 +109,7 @@ class PlaceCompute:
     throttled: bool = False  # it waits for the card's memory, and its group has no credit to use it
     ready_since: float | None = None  # while it asks: since when nothing but others keeps it from a turn
     waited: float = 0.0  # seconds it has asked in vain, in all
+    tail: float = 0.0  # seconds that its turns last on when their time is over, while what is in flight ends
     bursty: bool = False  # its latest turn ended because it had nothing to do
     active_at: float = float("-inf")  # when it was last known to use the card
     kind: Kind = Kind.UNKNOWN

@@ -23,6 +23,7 @@ class Seat:
     """What a client was last told about compute turns on one card."""
 
     turns: bool = False
+    in_flight: float = 0.0
     number: int = 0  # of its turn, 0 for none
     exclusive: bool = False
     given_at: float = 0.0
@@ -64,15 +65,22 @@ class ComputeWorld(World):
         if isinstance(command, c.SetTerms):
             assert command.client in self.programs, "spoke to a client that is gone"
             seat = self._seat(command.client, command.gpu)
-            assert seat.turns is not command.turns, "told what it knew"
-            self.seats[command.client, command.gpu] = Seat(command.turns)
+            terms = command.turns, command.in_flight
+            assert (seat.turns, seat.in_flight) != terms, "told what it knew"
+            seat.in_flight = command.in_flight
+            if seat.turns is not command.turns:
+                self.seats[command.client, command.gpu] = Seat(*terms)
         elif isinstance(command, c.GiveTurn):
             self._obey_turn(command)
         elif isinstance(command, c.EndTurn):
             seat = self._seat(command.client, command.gpu)
             assert seat.number == command.number, "ended a turn that it does not have"
         elif isinstance(command, c.Drop) or (isinstance(command, c.Grant) and not self._holds(command)):
-            self.seats[command.client, command.gpu] = Seat(self._seat(command.client, command.gpu).turns)
+            self.seats[command.client, command.gpu] = Seat(*self._terms(command))
+
+    def _terms(self, command: c.Drop | c.Grant) -> tuple[bool, float]:
+        seat = self._seat(command.client, command.gpu)
+        return seat.turns, seat.in_flight
 
     def _holds(self, command: c.Grant) -> bool:
         return bool(self.programs[command.client].gpus[command.gpu].grant)

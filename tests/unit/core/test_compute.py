@@ -144,6 +144,57 @@ def test_with_quotas_a_turn_lasts_for_its_part_of_the_cycle_and_is_told_fifty_mi
     assert [turn.client for turn in of(stage.over(1, 0.12), c.GiveTurn)] == [2]
 
 
+def test_with_a_quota_what_is_in_flight_at_the_end_is_part_of_the_turn() -> None:
+    # GIVEN one with a tenth of the card, whose work goes on for 4 ms after each turn
+    stage = Stage()
+    stage.start(1, core_limit=10)
+    stage.ask(1)
+    given = []
+    for _ in range(200):
+        turn = stage.place(1).compute.turn
+        given.append((stage.now, turn.length))
+        stage.pass_time(turn.length + 0.004)
+        stage.over(1, turn.length + 0.004)
+        while stage.place(1).compute.turn is None:
+            stage.pass_time(0.001)
+    # THEN it is told so much less, and has a turn every 200 ms or a little less: it is not billed for warming up
+    assert given[-1][1] == pytest.approx(0.016, abs=0.0005)
+    assert (given[-1][0] - given[-41][0]) / 40 == pytest.approx(0.196, abs=0.002)
+
+
+def test_who_has_no_quota_is_told_its_whole_turn() -> None:
+    stage = contending(1, 2, asking=True)
+    for client in (1, 2, 1, 2):
+        stage.pass_time(0.054)
+        stage.over(client, 0.054)
+    assert stage.place(1).compute.turn.length == pytest.approx(0.05)
+
+
+def test_warming_up_is_billed_where_others_wait() -> None:
+    # GIVEN two with quotas; WHEN the second asks while the first has its turn
+    stage = Stage()
+    for client in (1, 2):
+        stage.start(client, core_limit=40)
+        stage.ask(client)
+    stage.pass_time(0.07)
+    stage.over(1, 0.07, wants=False)
+    # THEN all of it is billed
+    assert stage.place(1).compute.book.used == pytest.approx(0.07, abs=1e-6)
+
+
+def test_a_launch_bound_client_with_a_quota_is_not_looked_at_closely() -> None:
+    stage = Stage()
+    stage.start(1, core_limit=50)
+    stage.pass_time(0.3)
+    answer: list[c.Command] = []
+    for _ in range(3):
+        stage.ask(1)
+        stage.pass_time(0.05)
+        answer += stage.over(1, 0.05, ratio=TINY, wants=False)
+        stage.pass_time(0.2)
+    assert of(answer, c.SetTerms) == [c.SetTerms(1, A, True, 0.05)]
+
+
 def test_a_quota_that_is_lowered_counts_for_the_rest_of_the_turn() -> None:
     # GIVEN one in the midst of its turn of 162 ms
     stage = Stage()

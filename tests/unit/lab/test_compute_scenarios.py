@@ -174,11 +174,11 @@ def test_launch_bound_tasks_alternate_with_native_ones_for_equal_times() -> None
     list(free(stage, [(LAUNCH, LAUNCH)]))
     pairs = [scene for scene in stage.scenes if len(scene.tasks) == 2]
     assert [(scene.tasks[0].how, scene.seconds) for scene in pairs] == [
-        (NATIVE, 2.0),
-        (NVSHARE, 2.0),
-        (NVSHARE, 2.0),
-        (NATIVE, 2.0),
-    ] * 2
+        (NATIVE, 1.0),
+        (NVSHARE, 1.0),
+        (NVSHARE, 1.0),
+        (NATIVE, 1.0),
+    ] * 4
 
 
 def test_quotas_are_judged_over_whole_windows_after_a_whole_start() -> None:

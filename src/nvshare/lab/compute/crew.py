@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
 
-from nvshare.lab.compute.kinds import KINDS
+from nvshare.lab.compute.kinds import KINDS, LAUNCH
 from nvshare.lab.compute.track import Track
 from nvshare.lab.team import CLIENT_ID
 
 NATIVE, NVSHARE, MPS = "native", "nvshare", "mps"
 _PATIENCE = 120.0  # seconds for what has no known end: imports, memory, first kernels
 _LATE = 15.0  # seconds after the end of its work that a worker has to answer
+_CORES = 8  # from so many on a task may have one to itself
 _GRACE = 3.0  # seconds between asking a worker to end and making it
 
 
@@ -146,6 +147,7 @@ class Crew:
         self._reference = reference
         self._size = size
         self._workers: dict[Name, Worker] = {}
+        self._awake: dict[int, subprocess.Popen[bytes]] = {}
         self.steps: dict[str, float] = {}
 
     def __enter__(self) -> Crew:
@@ -154,6 +156,9 @@ class Crew:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for keeper in self._awake.values():
+            keeper.kill()
+            keeper.wait()
         for worker in self._workers.values():
             worker.dismiss()
         for worker in self._workers.values():
@@ -212,6 +217,7 @@ class Crew:
 
     def begin(self, names: Sequence[Name], until: float) -> None:
         """Let them work until a moment of the monotonic clock."""
+        self._keep_awake([core for name in names if (core := _core_of(name)) is not None])
         for seed, name in enumerate(names, start=1):
             kind = KINDS[name.kind]
             batch = kind.batch(self.steps[kind.steps])
@@ -223,7 +229,15 @@ class Crew:
                 irregular=kind.irregular,
                 period=kind.period,
                 seed=seed,
+                core=_core_of(name),
             )
+
+    def _keep_awake(self, cores: Sequence[int]) -> None:
+        for core in cores:
+            if core not in self._awake:
+                command = [sys.executable, "-m", "nvshare.lab.compute.awake", str(core)]
+                environment = dict(self._environments[self._reference])
+                self._awake[core] = subprocess.Popen(command, env=environment, start_new_session=True)
 
     def tracks(self, names: Sequence[Name], until: float, late: float = _LATE) -> list[Track]:
         """How it went, once all have come to the end of their work; ``WorkerFailed`` when one is too late for that."""
@@ -232,6 +246,13 @@ class Crew:
             Track(answer["times"], answer["counts"], [(at, took) for at, took in answer["bursts"]], answer["right"])
             for answer in answers
         ]
+
+
+def _core_of(name: Name) -> int | None:
+    """What a launch-bound task reaches is what its core does, and those of one machine differ: it has its own, kept
+    awake, the same natively and under nvshare. None where there are too few."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[-1 - 2 * name.number] if name.kind == LAUNCH and len(cores) >= _CORES else None
 
 
 def _step_seconds(worker: Worker) -> float:

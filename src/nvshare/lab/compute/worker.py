@@ -4,7 +4,7 @@
 
 Commands on standard input, each answered by one line: {"do": "info"}, {"do": "prepare", "steps": NAME, "bytes": B},
 {"do": "time", "steps": N}, {"do": "quit"}, and {"do": "work", "until": T, "batch": N, "seed": K} with "sleep": S (and
-"irregular": true) or "period": P or neither.
+"irregular": true) or "period": P or neither, and with "core": C to submit from that core alone.
 Times are those of the monotonic clock, which all processes share. The card is not touched before the first command that
 needs it, so workers can be started ahead of time.
 """
@@ -127,6 +127,8 @@ def begins_with_period(period: float, seed: int) -> Iterator[float]:
 
 def work(steps: Steps, command: dict[str, Any]) -> dict[str, Any]:
     notes = Notes()
+    if command.get("core") is not None:
+        os.sched_setaffinity(0, {command["core"]})  # this thread; those of the libraries go on where they like
     batch, until, seed = command["batch"], command["until"], command.get("seed", 1)
     if command.get("sleep"):
         work_in_bursts(steps, batch, until, begins_with_sleep(command["sleep"], seed, command["irregular"]), notes)
