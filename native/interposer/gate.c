@@ -18,7 +18,7 @@
 #define PATIENCE 4                  /* usual lengths of a submission, per submission that is let through */
 #define BURST 16                    /* then twice as long between them */
 #define DOUBLINGS 10
-#define CLOSER 8 /* submissions: one of so many is measured when all are looked at more closely */
+#define CLOSER 8               /* submissions: one of so many is measured when all are looked at more closely */
 #define SHORT_BYTES (1u << 20) /* are set in some microseconds */
 
 _Atomic uint32_t nvs_gate;

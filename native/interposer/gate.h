@@ -68,9 +68,9 @@ static inline enum nvs_gate_state nvs_gate_state(void)
 void nvs_gate_enter_slow(CUstream stream);
 /* For what submits nothing but needs the memory to be there; it needs no compute turn. Followed by nvs_gate_leave. */
 void nvs_gate_enter_unmeasured(void);
-/* For a submission whose length is known to follow from so many bytes. A short one waits for the gate as all do, but goes
- * by beside those that are paced and measured: cuBLAS sets a few bytes before each matmul, and what one of them costs
- * says nothing about the other. */
+/* For a submission whose length is known to follow from so many bytes. A short one waits for the gate as all do, but
+ * goes by beside those that are paced and measured: cuBLAS sets a few bytes before each matmul, and what one of them
+ * costs says nothing about the other. */
 void nvs_gate_enter_sized(CUstream stream, uint64_t bytes);
 void nvs_gate_leave_slow(void);
 

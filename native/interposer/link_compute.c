@@ -18,8 +18,8 @@
 #define FOLLOW_NS (500 * NVS_NS_PER_US)
 #define LATER_NS NVS_NS_PER_MS
 #define CLOSER_EVERY_NS (2 * NVS_NS_PER_MS)
-#define CLOSER_RARELY_NS (8 * NVS_NS_PER_MS) /* of one that may have more than that in flight */
-#define LAG_NS (4 * NVS_NS_PER_MS) /* used time that may turn out to be a gap is not told yet */
+#define RARELY_NS (8 * NVS_NS_PER_MS) /* where more than that may be in flight */
+#define LAG_NS (4 * NVS_NS_PER_MS)    /* used time that may turn out to be a gap is not told yet */
 #define UNSEEN_NS                                                                                                      \
 	(2 * NVS_NS_PER_MS) /* so long at most passes unseen: who waited wakes up, work ends between two looks */
 
@@ -246,7 +246,7 @@ static uint64_t follow_closing(uint64_t now)
 	while (!turn.recorded && !nvs_gate_quiet() && nvs_now_ns() < turn.shut_at + FLAGS_SPIN_NS)
 		;
 	if (!turn.recorded && nvs_gate_quiet())
-		turn.recorded = nvs_drain_record();
+		turn.recorded = nvs_drain_record_timed();
 	else if (!turn.recorded && !stuck)
 		return now + between((now - turn.shut_at) / 64, SOON_NS, LATER_NS);
 	if (turn.recorded && nvs_drain_finished()) {
@@ -401,12 +401,17 @@ static uint64_t turn_end(void)
 	return end;
 }
 
+/* What it has in flight need not be known to the millisecond: looking costs it more than it tells. */
+static bool is_loose(void)
+{
+	return nvs_compute_budget() * NVS_NS_PER_US > RARELY_NS;
+}
+
 /* Submissions without a marker may be long. The next one gets a marker where there is none behind it, or only one: what
  * comes when that one is reached would be too late. */
 static void mark_next(uint64_t submissions, uint32_t ahead, uint64_t now)
 {
-	bool loose = nvs_compute_budget() * NVS_NS_PER_US > CLOSER_RARELY_NS;
-	uint64_t pause = loose ? CLOSER_RARELY_NS : CLOSER_EVERY_NS;
+	uint64_t pause = is_loose() ? RARELY_NS : CLOSER_EVERY_NS;
 	if (ahead > 1 || submissions == turn.closer_from || now < turn.closer_at + pause)
 		return;
 	turn.closer_from = submissions;
@@ -424,6 +429,8 @@ static uint64_t next_look(uint64_t now)
 	uint32_t ahead;
 	uint64_t pending = nvs_pace_pending(&ahead);
 	mark_next(submissions, ahead, now);
+	if (more && is_loose())
+		return now + RARELY_NS / 2;
 	if (more || pending != 0) {
 		turn.pause = 0;
 		return now + between(pending / 2, more ? FOLLOW_NS : QUIET_FIRST_NS, LATER_NS);

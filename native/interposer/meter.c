@@ -8,8 +8,7 @@
 #include "streams.h"
 
 #define SAMPLE_EVERY_NS (4 * NVS_NS_PER_MS) /* of GPU time */
-/* In turns the clock bills and markers tell of a change, so that a cost once known is only kept up to date: a sample of a
- * CUDA graph loses some 80 us on an H200. */
+/* In turns the clock bills and markers tell of a change: a cost once known is only kept up to date. */
 #define SAMPLE_IN_TURNS_NS (16 * NVS_NS_PER_MS)
 #define STRIDE_MAX 1024u
 #define MIXED 4 /* where long and short ones take turns, typical ones are short: the mean counts by a part */

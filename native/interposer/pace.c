@@ -364,7 +364,8 @@ static uint32_t spans;
 static void lengthen(CUevent begun, const struct nvs_stream *stream)
 {
 	float ms = 0;
-	if (stream->last != NULL && nvs_real.cuEventElapsedTime(&ms, begun, stream->last) == CUDA_SUCCESS && ms > 0)
+	bool timed = stream->last != NULL && stream->last == stream->timed;
+	if (timed && nvs_real.cuEventElapsedTime(&ms, begun, stream->last) == CUDA_SUCCESS && ms > 0)
 		longest_ns = larger(longest_ns, (uint64_t)((double)ms * (double)NVS_NS_PER_MS));
 }
 

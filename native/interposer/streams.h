@@ -65,8 +65,10 @@ struct nvs_pace {
 
 struct nvs_stream {
 	CUstream handle; /* NULL: the legacy stream; or a stream destroyed with work under way, when in `orphans` */
-	CUevent last;    /* made at first use */
-	bool pending;    /* `last` is recorded and was not yet seen finished */
+	CUevent plain;   /* made at first use, as is `timed` */
+	CUevent timed;   /* with the GPU's time */
+	CUevent last;    /* that of the two which was recorded last */
+	bool pending;    /* and was not yet seen finished */
 	struct nvs_stream *next;
 };
 
@@ -119,6 +121,8 @@ void nvs_unrelax(CUstreamCaptureMode before);
 /* Record an event behind all work submitted so far. False when that cannot be done now: a capture is under way
  * (touching the legacy stream would break it), the process is exiting, or an event could not be made. */
 bool nvs_drain_record(void);
+/* The same with the GPU's time, which costs more: some microseconds of the GPU for each stream. */
+bool nvs_drain_record_timed(void);
 /* Is everything that was recorded finished? */
 bool nvs_drain_finished(void);
 /* Remember the work of a stream about to be destroyed. The lock is held. */

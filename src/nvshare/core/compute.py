@@ -32,8 +32,9 @@ EARLY = 0.01  # the same, while it has its part of the cycle still to come
 SPEAK_BY = 1.5  # seconds after the end of a turn; the library gives up a drain after one
 ENDS_BY = 10.0  # seconds after it was due; then work in flight is nobody's any more
 TICK = 1e-6  # seconds; what is due within this is due at the next look
-WARM_UP, WARM_UP_PART = 0.0005, 0.025  # seconds, and of a turn at most
-TAIL_MAX, TAIL_WEIGHT = 0.008, 0.25  # seconds, and by how much the latest turn counts
+WARM_UP, WARM_UP_PART = 0.0006, 0.03  # seconds, and of a turn at most
+COOLED_AFTER = 0.01  # seconds without a turn
+TAIL_MAX, TAIL_WEIGHT = 0.012, 0.25  # seconds, and by how much the latest turn counts
 LONG_KERNEL = 0.1  # seconds beyond its turn that are worth a line in the log
 
 
@@ -90,14 +91,16 @@ class Compute:
             self.look(turn.place.gpu)
         if event.reason is not TurnEnd.STUCK:
             turn.place.compute.backlog_until = 0.0
+        turn.place.compute.ended_at = self.node.now
         self._forget(turn)
 
     @staticmethod
     def _warm_up(turn: Turn, event: TurnOver) -> float:
         """What a turn takes to come into its stride, after a pause that nobody else had any use for: it is not billed,
         or a task alone would miss it from its quota."""
-        undisturbed = turn.alone and turn.asked_for_since is None and event.reason is TurnEnd.ENDED
-        return min(WARM_UP, event.used * WARM_UP_PART) if undisturbed else 0.0
+        undisturbed = turn.exclusive and turn.alone and turn.asked_for_since is None and event.reason is TurnEnd.ENDED
+        paused = turn.given_at - turn.place.compute.ended_at >= COOLED_AFTER
+        return min(WARM_UP, event.used * WARM_UP_PART) if undisturbed and paused else 0.0
 
     @staticmethod
     def _note_tail(turn: Turn, used: float) -> None:

@@ -109,6 +109,7 @@ class PlaceCompute:
     throttled: bool = False  # it waits for the card's memory, and its group has no credit to use it
     ready_since: float | None = None  # while it asks: since when nothing but others keeps it from a turn
     waited: float = 0.0  # seconds it has asked in vain, in all
+    ended_at: float = float("-inf")  # when its latest turn did
     tail: float = 0.0  # seconds that its turns last on when their time is over, while what is in flight ends
     bursty: bool = False  # its latest turn ended because it had nothing to do
     active_at: float = float("-inf")  # when it was last known to use the card

@@ -174,19 +174,29 @@ def test_launch_bound_tasks_alternate_with_native_ones_for_equal_times() -> None
     list(free(stage, [(LAUNCH, LAUNCH)]))
     pairs = [scene for scene in stage.scenes if len(scene.tasks) == 2]
     assert [(scene.tasks[0].how, scene.seconds) for scene in pairs] == [
-        (NATIVE, 1.0),
-        (NVSHARE, 1.0),
-        (NVSHARE, 1.0),
-        (NATIVE, 1.0),
-    ] * 4
+        (NATIVE, 0.5),
+        (NVSHARE, 0.5),
+        (NVSHARE, 0.5),
+        (NATIVE, 0.5),
+    ] * 8
 
 
 def test_quotas_are_judged_over_whole_windows_after_a_whole_start() -> None:
     stage = Rehearsal(8.0, 2.0)
     rows = [*played("quotas", stage), *played("pairs", stage)]
-    judged = [scene for scene in stage.scenes if scene.quotas]
-    assert len(judged) == len(rows) == 4 * 6 + 3 + 3 * 8
+    assert len(rows) == 4 * 6 + 3 + 3 * 8
+    judged = [scene for scene in stage.scenes if scene.quotas and scene.tasks[0].kind != LAUNCH]
+    assert len(judged) == 4 * 6 + 3 * 8
     assert {(scene.seconds, scene.start) for scene in judged} == {(8.0, 2.0)}
+
+
+def test_a_launch_bound_task_is_compared_with_native_piece_by_piece_over_a_whole_window() -> None:
+    stage = Rehearsal(8.0, 2.0)
+    played("quotas", stage)
+    pieces = [scene for scene in stage.scenes if scene.tasks[0].kind == LAUNCH]
+    for quota in (25, 50, 75):
+        assert sum(scene.seconds for scene in pieces if tuple(scene.quotas) == (quota,)) == 8.0
+    assert [scene.tasks[0].how for scene in pieces[:4]] == [NATIVE, NVSHARE, NVSHARE, NATIVE]
 
 
 def test_all_parts_take_hardly_more_than_the_windows_that_are_asked_for() -> None:

@@ -147,7 +147,6 @@ class Crew:
         self._reference = reference
         self._size = size
         self._workers: dict[Name, Worker] = {}
-        self._awake: dict[int, subprocess.Popen[bytes]] = {}
         self.steps: dict[str, float] = {}
 
     def __enter__(self) -> Crew:
@@ -156,9 +155,6 @@ class Crew:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for keeper in self._awake.values():
-            keeper.kill()
-            keeper.wait()
         for worker in self._workers.values():
             worker.dismiss()
         for worker in self._workers.values():
@@ -217,7 +213,6 @@ class Crew:
 
     def begin(self, names: Sequence[Name], until: float) -> None:
         """Let them work until a moment of the monotonic clock."""
-        self._keep_awake([core for name in names if (core := _core_of(name)) is not None])
         for seed, name in enumerate(names, start=1):
             kind = KINDS[name.kind]
             batch = kind.batch(self.steps[kind.steps])
@@ -232,13 +227,6 @@ class Crew:
                 core=_core_of(name),
             )
 
-    def _keep_awake(self, cores: Sequence[int]) -> None:
-        for core in cores:
-            if core not in self._awake:
-                command = [sys.executable, "-m", "nvshare.lab.compute.awake", str(core)]
-                environment = dict(self._environments[self._reference])
-                self._awake[core] = subprocess.Popen(command, env=environment, start_new_session=True)
-
     def tracks(self, names: Sequence[Name], until: float, late: float = _LATE) -> list[Track]:
         """How it went, once all have come to the end of their work; ``WorkerFailed`` when one is too late for that."""
         answers = [self._workers[name].receive(max(0.0, until - time.monotonic()) + late) for name in names]
@@ -249,8 +237,8 @@ class Crew:
 
 
 def _core_of(name: Name) -> int | None:
-    """What a launch-bound task reaches is what its core does, and those of one machine differ: it has its own, kept
-    awake, the same natively and under nvshare. None where there are too few."""
+    """What a launch-bound task reaches is what its core does, and those of one machine differ: it has its own, the
+    same natively and under nvshare. None where there are too few."""
     cores = sorted(os.sched_getaffinity(0))
     return cores[-1 - 2 * name.number] if name.kind == LAUNCH and len(cores) >= _CORES else None
 
