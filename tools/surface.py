@@ -128,7 +128,7 @@ def write_surface(surface: Surface) -> str:
 
 # ---- the list of hooks ----
 
-HOOK = re.compile(r"^NVS_(SUBMIT|NEEDS|HOOK|CALL)(_PT)?\((.*)")
+HOOK = re.compile(r"^NVS_(SUBMIT|NEEDS|HOOK|CALL)(?:_SET)?(_PT)?\((.*)")
 
 
 def read_hooks(text: str) -> dict[str, str]:
@@ -151,7 +151,7 @@ def read_prototypes(text: str) -> dict[str, tuple[str, ...]]:
     """Function -> the shapes of its parameters, from hooks.def."""
     plain = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     prototypes = {}
-    for match in re.finditer(r"^NVS_(?:SUBMIT|NEEDS|HOOK|CALL)(?:_PT)?\(([^()]*)\(([^()]*)\)", plain, re.MULTILINE):
+    for match in re.finditer(r"^NVS_(?:SUBMIT|NEEDS|HOOK|CALL)(?:_SET)?(?:_PT)?\(([^()]*)\(([^()]*)\)", plain, re.MULTILINE):
         names = [name for name in re.findall(r"\w+", match[1]) if re.match(r"cu[A-Z]", name)]
         prototypes[names[0]] = shapes(match[2])
     return prototypes

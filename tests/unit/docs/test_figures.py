@@ -72,7 +72,7 @@ def compute() -> list[str]:
         f"| {name} | {' | '.join(f'{share} %' for share in percents([free[what, way] for way in ways]))} |"
         for what, name in {**names, "add + matmul": "`add` + matmul"}.items()
     ]
-    alone = [row for row in rows if row["part"] == "quotas"]
+    alone = [row for row in rows if row["part"] == "quotas" and row["how"] == "nvshare"]
     pairs = [row for row in rows if row["part"] == "pairs" and "matmul" in row["what"]]
     low, high = percents([min(row["of_allowed"] for row in pairs), max(row["of_allowed"] for row in pairs)])
     above = next(row["figures"]["most_above_points"] for row in rows if "random changes" in row["what"])

@@ -96,7 +96,7 @@ class Crashing(Rehearsal):
 
 def test_a_worker_that_fails_spoils_its_own_group_only() -> None:
     found = played("quotas", Crashing(8.0, 2.0))
-    assert [(row.what, row.note) for row in found if not row.ok] == [
+    assert [(row.what, row.note) for row in found if row.ok is False] == [
         ("graph alone", "the worker graph 1 (nvshare) ended")
     ]
     assert {row.what for row in found if row.ok} == {f"{kind} alone" for kind in ALONE if kind != GRAPH}
@@ -184,7 +184,7 @@ def test_launch_bound_tasks_alternate_with_native_ones_for_equal_times() -> None
 def test_quotas_are_judged_over_whole_windows_after_a_whole_start() -> None:
     stage = Rehearsal(8.0, 2.0)
     rows = [*played("quotas", stage), *played("pairs", stage)]
-    assert len(rows) == 4 * 6 + 3 + 3 * 8
+    assert len([row for row in rows if row.how == NVSHARE]) == 4 * 6 + 3 + 3 * 8
     judged = [scene for scene in stage.scenes if scene.quotas and scene.tasks[0].kind != LAUNCH]
     assert len(judged) == 4 * 6 + 3 * 8
     assert {(scene.seconds, scene.start) for scene in judged} == {(8.0, 2.0)}
@@ -199,9 +199,14 @@ def test_a_launch_bound_task_is_compared_with_native_piece_by_piece_over_a_whole
     assert [scene.tasks[0].how for scene in pieces[:4]] == [NATIVE, NVSHARE, NVSHARE, NATIVE]
 
 
+def test_beside_a_launch_bound_quota_stands_what_a_native_task_has_that_pauses_by_itself() -> None:
+    found = [row for row in played("quotas", Rehearsal(8.0, 2.0)) if row.how == NATIVE]
+    assert [(row.quotas, row.ok) for row in found] == [((25,), None), ((50,), None), ((75,), None)]
+
+
 def test_all_parts_take_hardly_more_than_the_windows_that_are_asked_for() -> None:
     asked = 10.0 * (4 * 6 + 3 + 3 * 8) + 60.0  # quotas, and the storm of changes
-    assert sum(scene_seconds(part, 8.0, with_mps=True) for part in PARTS) < 1.7 * asked
+    assert sum(scene_seconds(part, 8.0, with_mps=True) for part in PARTS) < 1.8 * asked
 
 
 def test_only_the_interactive_task_has_high_priority() -> None:

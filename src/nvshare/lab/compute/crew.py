@@ -240,7 +240,8 @@ def _core_of(name: Name) -> int | None:
     """What a launch-bound task reaches is what its core does, and those of one machine differ: it has its own, the
     same natively and under nvshare. None where there are too few."""
     cores = sorted(os.sched_getaffinity(0))
-    return cores[-1 - 2 * name.number] if name.kind == LAUNCH and len(cores) >= _CORES else None
+    alone = KINDS[name.kind].steps == LAUNCH and len(cores) >= _CORES
+    return cores[-1 - 2 * name.number] if alone else None
 
 
 def _step_seconds(worker: Worker) -> float:

@@ -12,8 +12,10 @@ TRAINING = "training"  # forward, backward and optimizer of a small model
 LAUNCH = "launch-bound"  # tiny kernels back to back
 BURSTY = "mostly idle"  # some work, some sleep
 IRREGULAR = "mostly idle, irregular"  # the same, no two sleeps are equally long
+PAUSING = {quota: f"launch-bound, {quota} % of the time" for quota in (25, 50, 75)}  # then it sleeps
 INTERACTIVE = "interactive"  # a little work every now and then; how long each takes counts
 
+PAUSING_CYCLE = 0.18  # seconds, as of turns where there are quotas
 MARK_SECONDS = 0.0015  # of work between two marks, or one step
 
 
@@ -45,5 +47,9 @@ KINDS: dict[str, Kind] = {
         Kind(BURSTY, MATMUL, work=0.010, sleep=0.100),
         Kind(IRREGULAR, MATMUL, work=0.010, sleep=0.100, irregular=True),
         Kind(INTERACTIVE, MATMUL, work=0.005, period=0.100),
+        *(
+            Kind(name, LAUNCH, work=PAUSING_CYCLE * quota / 100, sleep=PAUSING_CYCLE * (1 - quota / 100))
+            for quota, name in PAUSING.items()
+        ),
     )
 }

@@ -10,7 +10,19 @@ from typing import Any
 
 from nvshare.lab.compute import rows
 from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Name, WorkerFailed
-from nvshare.lab.compute.kinds import ADD, BURSTY, GRAPH, INTERACTIVE, IRREGULAR, KINDS, LAUNCH, LONG, MATMUL, TRAINING
+from nvshare.lab.compute.kinds import (
+    ADD,
+    BURSTY,
+    GRAPH,
+    INTERACTIVE,
+    IRREGULAR,
+    KINDS,
+    LAUNCH,
+    LONG,
+    MATMUL,
+    PAUSING,
+    TRAINING,
+)
 from nvshare.lab.compute.rows import Row
 from nvshare.lab.compute.shares import Change, promised, promised_over
 from nvshare.lab.compute.stage import AUTO, CONCURRENT, HIGH, NORMAL, Scene, Seen, Stage
@@ -126,7 +138,8 @@ def going_on(part: str, what: str, found: Iterator[Row]) -> Iterator[Row]:
 
 def quotas(stage: Stage) -> Iterator[Row]:
     """Each workload alone, at each of its quotas."""
-    stage.call_up(Name(how, kind) for kind in ALONE for how in (NATIVE, NVSHARE))
+    both = [Name(how, kind) for kind in ALONE for how in (NATIVE, NVSHARE)]
+    stage.call_up([*both, *(Name(NATIVE, kind) for kind in PAUSING.values())])
     for kind, wanted in ALONE.items():
         found = _launch_bound_at if kind == LAUNCH else _alone_at
         yield from going_on("quotas", f"{kind} alone", found(stage, kind, wanted))
@@ -146,29 +159,39 @@ def _alone_at(stage: Stage, kind: str, wanted: Sequence[int]) -> Iterator[Row]:
 
 
 def _launch_bound_at(stage: Stage, kind: str, wanted: Sequence[int]) -> Iterator[Row]:
-    """Its speed is the host's, which varies from second to second: a window is made of pieces, each beside a native
-    one, and the median counts."""
+    """Its speed is the host's, which varies from second to second: a window is made of pieces, each beside native ones,
+    and the median counts. Beside it: what the host makes of a native one that pauses by itself for as long."""
     piece, start = stage.seconds / PIECES, stage.start * REPORTED
-    native, task = [Name(NATIVE, kind)], [Name(NVSHARE, kind)]
     for quota in wanted:
-        shares, played, reference = [], [], []
-        for number in range(PIECES):
-            scenes = [Scene(native, (), piece / 2, start / 2), Scene(task, (quota,), piece, start)]
-            seen = {scene.tasks[0].how: stage.play(scene) for scene in (scenes if number % 2 == 0 else scenes[::-1])}
-            (alone,), (beside,) = seen[NATIVE].speeds(), seen[NVSHARE].speeds()
-            if not alone:
-                raise WorkerFailed(f"{kind} alone did not end a step in the measured time: use a larger --seconds")
-            shares.append(beside / alone)
-            reference.append(alone)
-            played.append(seen[NVSHARE])
+        scenes = [
+            Scene([Name(NATIVE, kind)], (), piece / 2, start / 2),
+            Scene([Name(NVSHARE, kind)], (quota,), piece, start),
+            Scene([Name(NATIVE, PAUSING[quota])], (), piece, start / 2),
+        ]
+        rounds = [_played_in_turn(stage, scenes, backwards=number % 2 == 1) for number in range(PIECES)]
+        natives = [alone.speeds()[0] for alone, _, _ in rounds]
+        if not all(natives):
+            raise WorkerFailed(f"{kind} alone did not end a step in the measured time: use a larger --seconds")
+        shares = [beside.speeds()[0] / native for (_, beside, _), native in zip(rounds, natives, strict=True)]
         figures = {
-            "native_its": round(median(reference), 2),
-            "solo_drift": round(rows.spread(reference), 4),
+            "native_its": round(median(natives), 2),
+            "solo_drift": round(rows.spread(natives), 4),
             "rounds": [round(share, 4) for share in shares],
-            **played[-1].as_told(),
+            **rounds[-1][1].as_told(),
         }
         row = rows.quota_row("quotas", f"{kind} alone", (quota,), (median(shares),), launch_bound=True)
-        yield as_seen(replace(row, figures=figures), *played)
+        yield as_seen(replace(row, figures=figures), *(beside for _, beside, _ in rounds))
+        paused = [
+            quota / 100 * pausing.speed_in_bursts() / native
+            for (_, _, pausing), native in zip(rounds, natives, strict=True)
+        ]
+        yield Row("quotas", f"{kind}, pausing by itself", NATIVE, (quota,), (quota / 100,), (median(paused),))
+
+
+def _played_in_turn(stage: Stage, scenes: Sequence[Scene], backwards: bool) -> list[Seen]:
+    """In their order, whichever is played first."""
+    seen = [stage.play(scene) for scene in (reversed(scenes) if backwards else scenes)]
+    return seen[::-1] if backwards else seen
 
 
 def pairs(stage: Stage) -> Iterator[Row]:

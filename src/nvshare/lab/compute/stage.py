@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Protocol
 
 from nvshare.lab.compute.crew import Name
@@ -53,6 +54,12 @@ class Seen:
 
     def latencies(self, who: int = 0) -> list[float]:
         return self.tracks[who].latencies(self.begin, self.end)
+
+    def speed_in_bursts(self, who: int = 0) -> float:
+        """Steps per second of the time in which it worked; 0 when no burst ended."""
+        track, took = self.tracks[who], self.latencies(who)
+        steps = track.counts[1] - track.counts[0] if len(track.counts) > 1 else 0.0
+        return steps / fmean(took) if took else 0.0
 
     def as_told(self) -> dict[str, Any]:
         """What the scheduler took them for, and how many submissions each had in flight."""
