@@ -128,6 +128,7 @@ def write_surface(surface: Surface) -> str:
 
 # ---- the list of hooks ----
 
+PROTOTYPE = re.compile(r"^NVS_(?:SUBMIT|NEEDS|HOOK|CALL)(?:_SET)?(?:_PT)?\(([^()]*)\(([^()]*)\)", re.MULTILINE)
 HOOK = re.compile(r"^NVS_(SUBMIT|NEEDS|HOOK|CALL)(?:_SET)?(_PT)?\((.*)")
 
 
@@ -151,7 +152,7 @@ def read_prototypes(text: str) -> dict[str, tuple[str, ...]]:
     """Function -> the shapes of its parameters, from hooks.def."""
     plain = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     prototypes = {}
-    for match in re.finditer(r"^NVS_(?:SUBMIT|NEEDS|HOOK|CALL)(?:_SET)?(?:_PT)?\(([^()]*)\(([^()]*)\)", plain, re.MULTILINE):
+    for match in PROTOTYPE.finditer(plain):
         names = [name for name in re.findall(r"\w+", match[1]) if re.match(r"cu[A-Z]", name)]
         prototypes[names[0]] = shapes(match[2])
     return prototypes
