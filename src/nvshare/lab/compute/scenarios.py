@@ -29,7 +29,7 @@ from nvshare.lab.compute.stage import AUTO, CONCURRENT, HIGH, NORMAL, Scene, See
 from nvshare.lab.workloads.spec import seeded
 
 ALONE_QUOTAS = (10, 25, 30, 50, 75, 90)
-LAUNCH_BOUND_QUOTAS = (25, 50, 75)
+LAUNCH_BOUND_QUOTAS = tuple(PAUSING)
 ALONE = {
     ADD: ALONE_QUOTAS,
     MATMUL: ALONE_QUOTAS,
@@ -315,9 +315,8 @@ def _free_scene(stage: Stage, kinds: Sequence[str], way: Way, rounds: int) -> Sc
     """Whole windows for what is judged and what that is judged by."""
     judged = way == AS_IT_COMES or (way == NATIVELY and LAUNCH in kinds)
     seconds = stage.seconds / rounds if judged else stage.seconds * REPORTED
-    start = stage.start * REPORTED  # the others have nothing to find out
-    if way == AS_IT_COMES:
-        start = stage.start if rounds == 1 else stage.start * REPORTED
+    finds_out = way == AS_IT_COMES and rounds == 1  # the others have nothing to, nor those who come again and again
+    start = stage.start if finds_out else stage.start * REPORTED
     return Scene(cast(way.how, kinds), (), seconds, start, mode=way.mode)
 
 
