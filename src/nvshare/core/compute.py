@@ -32,9 +32,9 @@ EARLY = 0.01  # the same, while it has its part of the cycle still to come
 SPEAK_BY = 1.5  # seconds after the end of a turn; the library gives up a drain after one
 ENDS_BY = 10.0  # seconds after it was due; then work in flight is nobody's any more
 TICK = 1e-6  # seconds; what is due within this is due at the next look
-WARM_UP, WARM_UP_PART = 0.0008, 0.04  # seconds, and of a turn at most
+WARM_UP, WARM_UP_PART = 0.0006, 0.03  # seconds, and of a turn at most
 COOLED_AFTER = 0.01  # seconds without a turn
-TAIL_MAX, TAIL_WEIGHT = 0.008, 0.25  # seconds, and by how much the latest turn counts
+TAIL_MAX, TAIL_WEIGHT = 0.012, 0.25  # seconds, and by how much the latest turn counts
 LONG_KERNEL = 0.1  # seconds beyond its turn that are worth a line in the log
 
 

@@ -26,6 +26,7 @@ from nvshare.core.state import Attachment, GpuState, Node, Standing
 from nvshare.core.state_compute import CardCompute, Kind, PlaceCompute, Turn
 
 IN_FLIGHT = 0.004  # seconds of work that may be in flight in a turn
+NOBODY_ELSE = 0.008  # the same where nobody else uses the card: a host that hesitates does not let it fall idle
 LOOSE = 0.05  # the same of a launch-bound client, of which nothing is: to look closely would only slow it down
 MEMORY_TURNS = 4  # of others, for which credit is kept where memory takes turns
 WHOLE = 100  # percent
@@ -124,9 +125,10 @@ class Terms:
             state.ignorant = state.ignorant and now < state.told_at + LOOK_AGAIN_MAX
         busy = [place for place in running if self._contends(place)]
         was, card.contended = card.contended, contended(settings.mode, len(busy), any(map(self._capped, busy)))
+        in_flight = IN_FLIGHT if sum(map(self._active, running)) > 1 else NOBODY_ELSE
         for place in gpu.attachments.values():
             place.compute.urgent = place.client.group.rank is Priority.HIGH
-            self._tell(place, self._takes_turns(place))
+            self._tell(place, self._takes_turns(place), in_flight)
         free = [place for place in running if not place.compute.told and self._active(place)]
         card.free_runners = len(free)
         self._set_quotas(gpu)
@@ -195,9 +197,9 @@ class Terms:
             return False
         return place.standing is Standing.RUNNING or place.compute.told
 
-    def _tell(self, place: Attachment, turns: bool) -> None:
+    def _tell(self, place: Attachment, turns: bool, in_flight: float) -> None:
         state = place.compute
-        in_flight = (LOOSE if state.kind is Kind.LAUNCH_BOUND else IN_FLIGHT) if turns else 0.0
+        in_flight = (LOOSE if state.kind is Kind.LAUNCH_BOUND else in_flight) if turns else 0.0
         if state.told is turns and state.in_flight == in_flight:
             return
         if state.told is not turns:

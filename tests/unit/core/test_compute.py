@@ -118,7 +118,7 @@ def test_when_the_neighbour_is_gone_the_other_runs_freely_again() -> None:
 
 def test_a_quota_takes_turns_from_the_first_moment() -> None:
     stage = Stage()
-    assert of(stage.start(1, core_limit=30), c.SetTerms) == [c.SetTerms(1, A, True, 0.004)]
+    assert of(stage.start(1, core_limit=30), c.SetTerms) == [c.SetTerms(1, A, True, 0.008)]
     assert [turn.number for turn in of(stage.ask(1), c.GiveTurn)] == [1]
     stage.pass_time(0.054)
     assert not of(stage.over(1, 0.054), c.GiveTurn)
@@ -159,7 +159,7 @@ def test_with_a_quota_what_is_in_flight_at_the_end_is_part_of_the_turn() -> None
             stage.pass_time(0.001)
     # THEN it is told so much less, and has a turn every 200 ms or a little less: it is not billed for warming up
     assert given[-1][1] == pytest.approx(0.016, abs=0.0005)
-    assert (given[-1][0] - given[-41][0]) / 40 == pytest.approx(0.193, abs=0.002)
+    assert (given[-1][0] - given[-41][0]) / 40 == pytest.approx(0.195, abs=0.002)
 
 
 def test_who_has_no_quota_is_told_its_whole_turn() -> None:
@@ -475,7 +475,7 @@ def test_who_was_taken_for_ignorant_is_asked_again_after_a_minute() -> None:
     answers: list[c.Command] = []
     for _ in range(61):
         answers += stage.pass_time(1.0) + stage.use(2)
-    assert c.SetTerms(1, A, True, 0.004) in answers
+    assert c.SetTerms(1, A, True, 0.008) in answers
 
 
 def test_what_a_run_owes_is_not_forgotten_with_its_process() -> None:

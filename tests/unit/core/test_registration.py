@@ -5,7 +5,7 @@ from core_scene import GIB, MIB, A, B, Scene, granted, only, said, to_clients
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
-from nvshare.core.compute_terms import IN_FLIGHT
+from nvshare.core.compute_terms import NOBODY_ELSE
 from nvshare.core.settings import SIZE_MAX, Mode
 
 
@@ -19,7 +19,7 @@ def test_a_client_is_answered_with_sched_on_then_its_limits() -> None:
         c.SetLimit(7, B, 4 * GIB, 8 * GIB),
         c.SetLimit(7, A, 4 * GIB, 8 * GIB),
         c.SetCoreLimit(7, 30),
-        *(c.SetTerms(7, gpu, True, IN_FLIGHT) for gpu in (A, B)),
+        *(c.SetTerms(7, gpu, True, NOBODY_ELSE) for gpu in (A, B)),
     ]
 
 
