@@ -240,8 +240,8 @@ class Compute:
             first = self._first(card, contenders)
             contenders.remove(first)
             self._give(first, exclusive=True, awaited=bool(contenders))
-        if card.exclusive is not None and card.exclusive.closed_at is None:
-            self._adjust(card, card.exclusive, contenders)
+        for turn in self._open_ended(card):
+            self._adjust(card, turn, contenders if turn.exclusive else [])
         self.alarms.set(gpu.uuid, self._next_look(gpu, next_ready))
 
     def _unsettle_gangs(self, gpu: GpuState) -> None:
@@ -327,8 +327,16 @@ class Compute:
         book = self._book(place)
         return book.virtual <= floor + LONGEST / book.share
 
+    @staticmethod
+    def _open_ended(card: CardCompute) -> list[Turn]:
+        """Whose length may still change. A gang's turns end together, each of them as it was given."""
+        turns = [turn for turn in card.shared.values() if not turn.place.client.group.spans_cards]
+        if card.exclusive is not None:
+            turns.insert(0, card.exclusive)
+        return [turn for turn in turns if turn.closed_at is None]
+
     def _adjust(self, card: CardCompute, turn: Turn, contenders: list[Attachment]) -> None:
-        """The holder of the exclusive turn: does its length still fit to who else is there?"""
+        """Does its length still fit to who else is there, and to its credit? Nobody contends for an overlapping one."""
         now, book = self.node.now, self._book(turn.place)
         if card.asking and turn.asked_for_since is None:
             turn.asked_for_since = now
@@ -390,11 +398,11 @@ class Compute:
                 times.append(turn.deadline)
             elif turn.end is not None:
                 times.append(turn.end)
-            if turn is card.exclusive:
-                if turn.due is not None:
-                    times.append(turn.due - HANDOVER)
-                elif turn.end is not None and not turn.decided and not turn.told_to_end:
-                    times.append(self._renewal_at(turn))
+        if card.exclusive is not None and card.exclusive.due is not None:
+            times.append(card.exclusive.due - HANDOVER)
+        for turn in self._open_ended(card):
+            if turn.end is not None and not turn.decided and not turn.told_to_end:
+                times.append(self._renewal_at(turn))
         return max(min(times), self.node.now + TICK) if times else None
 
     @staticmethod

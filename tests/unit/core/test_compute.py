@@ -195,6 +195,34 @@ def test_a_launch_bound_client_with_a_quota_is_not_looked_at_closely() -> None:
     assert of(answer, c.SetTerms) == [c.SetTerms(1, A, True, 0.05)]
 
 
+def test_a_launch_bound_client_with_a_quota_has_its_part_of_the_cycle_in_one_turn() -> None:
+    # GIVEN one that was found launch-bound, and has credit again
+    stage = Stage()
+    stage.start(1, core_limit=75)
+    for _ in range(3):
+        stage.pass_time(1.0)
+        stage.ask(1)
+        stage.pass_time(0.05)
+        stage.over(1, 0.05, ratio=TINY, wants=False)
+    assert kinds(stage, 1) == [Kind.LAUNCH_BOUND]
+    stage.limit("process:1", core_limit=100)
+    stage.limit("process:1", core_limit=75)
+    stage.pass_time(0.1)
+    # WHEN it has a turn, THEN that goes on for three quarters of 180 ms, told in pieces
+    assert lengths(stage.ask(1)) == [pytest.approx(0.05)]
+    assert lengths(stage.pass_time(0.1)) == [pytest.approx(0.1), pytest.approx(0.135)]
+    assert not stage.place(1).compute.turn.exclusive
+
+
+def test_more_may_be_in_flight_while_nobody_else_uses_the_card() -> None:
+    stage = Stage()
+    alone = of(stage.start(1, core_limit=50) + stage.use(1), c.SetTerms)
+    beside = of(stage.start(2) + stage.use(2), c.SetTerms)
+    assert alone == [c.SetTerms(1, A, True, 0.008)]
+    assert c.SetTerms(1, A, True, 0.004) in beside
+    assert c.SetTerms(1, A, True, 0.008) in stage.gone(2) + stage.use(1)
+
+
 def test_a_quota_that_is_lowered_counts_for_the_rest_of_the_turn() -> None:
     # GIVEN one in the midst of its turn of 162 ms
     stage = Stage()
