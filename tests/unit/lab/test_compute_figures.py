@@ -6,7 +6,7 @@ import pytest
 
 from nvshare.lab.compute.kinds import BURSTY, KINDS, LAUNCH
 from nvshare.lab.compute.shares import Change, promised, promised_over
-from nvshare.lab.compute.track import Track, percentile
+from nvshare.lab.compute.track import Track, midmean, percentile
 
 STEADY = Track([10.0, 11.0, 12.0, 13.0], [0, 100, 200, 300])
 
@@ -84,3 +84,18 @@ def test_marks_are_a_burst_or_enough_steps_not_to_cost_anything() -> None:
     assert KINDS[LAUNCH].batch(5e-6) == 300
     assert KINDS[LAUNCH].batch(0.01) == 1
     assert KINDS[BURSTY].batch(0.0017) == 6
+
+
+def test_a_speed_on_the_core_counts_only_the_time_that_a_task_had_of_it() -> None:
+    # GIVEN a task that had the core in every other second
+    track = Track([0.0, 1.0, 2.0, 3.0, 4.0], [0, 100, 100, 200, 200], cpu=[5.0, 6.0, 6.0, 7.0, 7.0])
+    assert track.speed(0.0, 4.0) == 50
+    assert track.speed_on_cpu(0.0, 4.0) == 100
+    assert track.speed_on_cpu(-1.0, 0.5) == 100
+    assert track.speed_on_cpu(1.0, 2.0) == 0
+    assert Track([], []).speed_on_cpu(0.0, 1.0) == 0
+
+
+def test_the_middle_half_is_not_moved_by_what_went_wrong() -> None:
+    assert midmean([1.0, 1.1, 0.9, 1.0, 0.2, 9.0, 1.0, 1.0]) == pytest.approx(1.0)
+    assert midmean([3.0]) == 3.0

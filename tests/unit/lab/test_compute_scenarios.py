@@ -15,7 +15,7 @@ import pytest
 from nvshare.lab.compute import driver_kit
 from nvshare.lab.compute.bench import scene_seconds
 from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Name, WorkerFailed
-from nvshare.lab.compute.kinds import ADD, GRAPH, KINDS, LAUNCH
+from nvshare.lab.compute.kinds import ADD, FILLING, GRAPH, KINDS, LAUNCH
 from nvshare.lab.compute.rows import Row
 from nvshare.lab.compute.scenarios import ALONE, PARTS, STORM_CHANGES, cast, free, title
 from nvshare.lab.compute.stage import CONCURRENT, HIGH, Rehearsal, Scene, Seen
@@ -174,11 +174,11 @@ def test_launch_bound_tasks_alternate_with_native_ones_for_equal_times() -> None
     list(free(stage, [(LAUNCH, LAUNCH)]))
     pairs = [scene for scene in stage.scenes if len(scene.tasks) == 2]
     assert [(scene.tasks[0].how, scene.seconds) for scene in pairs] == [
-        (NATIVE, 0.5),
-        (NVSHARE, 0.5),
-        (NVSHARE, 0.5),
-        (NATIVE, 0.5),
-    ] * 8
+        (NATIVE, 0.4),
+        (NVSHARE, 0.4),
+        (NVSHARE, 0.4),
+        (NATIVE, 0.4),
+    ] * 16
 
 
 def test_quotas_are_judged_over_whole_windows_after_a_whole_start() -> None:
@@ -190,13 +190,16 @@ def test_quotas_are_judged_over_whole_windows_after_a_whole_start() -> None:
     assert {(scene.seconds, scene.start) for scene in judged} == {(8.0, 2.0)}
 
 
-def test_a_launch_bound_task_is_compared_with_native_piece_by_piece_over_a_whole_window() -> None:
+def test_a_launch_bound_task_is_compared_with_a_native_one_that_has_its_core_in_the_pauses() -> None:
     stage = Rehearsal(8.0, 2.0)
-    played("quotas", stage)
-    pieces = [scene for scene in stage.scenes if scene.tasks[0].kind == LAUNCH]
-    for quota in (25, 50, 75):
-        assert sum(scene.seconds for scene in pieces if tuple(scene.quotas) == (quota,)) == 8.0
-    assert [scene.tasks[0].how for scene in pieces[:4]] == [NATIVE, NVSHARE, NVSHARE, NATIVE]
+    found = [row for row in played("quotas", stage) if row.what == f"{LAUNCH} alone"]
+    assert [(row.quotas, row.delivered, row.ok) for row in found] == [
+        ((quota,), (pytest.approx(quota / 100),), True) for quota in (25, 50, 75)
+    ]
+    scenes = [scene for scene in stage.scenes if scene.tasks[0].kind == LAUNCH]
+    assert [(scene.tasks[1].how, scene.tasks[1].kind, scene.seconds) for scene in scenes] == [
+        (NATIVE, FILLING, 16.0)
+    ] * 3
 
 
 def test_beside_a_launch_bound_quota_stands_what_a_native_task_has_that_pauses_by_itself() -> None:

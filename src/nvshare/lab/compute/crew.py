@@ -57,7 +57,6 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            start_new_session=True,  # Ctrl-C reaches us alone; we end them
         )
         self._pending = b""
 
@@ -213,6 +212,7 @@ class Crew:
 
     def begin(self, names: Sequence[Name], until: float) -> None:
         """Let them work until a moment of the monotonic clock."""
+        one_core = any(KINDS[name.kind].gives_way for name in names)
         for seed, name in enumerate(names, start=1):
             kind = KINDS[name.kind]
             batch = kind.batch(self.steps[kind.steps])
@@ -224,22 +224,31 @@ class Crew:
                 irregular=kind.irregular,
                 period=kind.period,
                 seed=seed,
-                core=_core_of(name),
+                core=_core_of(name, one_core),
+                gives_way=kind.gives_way,
             )
 
     def tracks(self, names: Sequence[Name], until: float, late: float = _LATE) -> list[Track]:
         """How it went, once all have come to the end of their work; ``WorkerFailed`` when one is too late for that."""
         answers = [self._workers[name].receive(max(0.0, until - time.monotonic()) + late) for name in names]
         return [
-            Track(answer["times"], answer["counts"], [(at, took) for at, took in answer["bursts"]], answer["right"])
+            Track(
+                answer["times"],
+                answer["counts"],
+                [(at, took) for at, took in answer["bursts"]],
+                answer["right"],
+                answer["cpu"],
+            )
             for answer in answers
         ]
 
 
-def _core_of(name: Name) -> int | None:
+def _core_of(name: Name, one_core: bool) -> int | None:
     """What a launch-bound task reaches is what its core does, and those of one machine differ: it has its own, the
-    same natively and under nvshare. None where there are too few."""
+    same natively and under nvshare, or all have one. None where there are too few."""
     cores = sorted(os.sched_getaffinity(0))
+    if one_core:
+        return cores[-1]
     alone = KINDS[name.kind].steps == LAUNCH and len(cores) >= _CORES
     return cores[-1 - 2 * name.number] if alone else None
 

@@ -22,7 +22,7 @@ _KERNELS: dict[str, tuple[int, ...]] = {  # nanoseconds of each kernel of a step
     kinds.LONG: (_CLEAR, 3_200_000),
     kinds.GRAPH: (100_000,) * 20,
     kinds.TRAINING: (150_000,) * 12 + (250_000,) * 14 + (50_000,) * 20,  # forward, backward, optimizer
-    kinds.LAUNCH: (600,),
+    kinds.LAUNCH: (100,),
 }
 
 

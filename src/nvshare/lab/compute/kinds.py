@@ -12,6 +12,7 @@ TRAINING = "training"  # forward, backward and optimizer of a small model
 LAUNCH = "launch-bound"  # tiny kernels back to back
 BURSTY = "mostly idle"  # some work, some sleep
 IRREGULAR = "mostly idle, irregular"  # the same, no two sleeps are equally long
+FILLING = "launch-bound, while the core is free"  # the same, where nobody else wants the core
 PAUSING = {quota: f"launch-bound, {quota} % of the time" for quota in (25, 50, 75)}  # then it sleeps
 INTERACTIVE = "interactive"  # a little work every now and then; how long each takes counts
 
@@ -30,6 +31,7 @@ class Kind:
     sleep: float = 0.0
     irregular: bool = False  # sleeps are that long on average
     period: float = 0.0
+    gives_way: bool = False  # to everybody else on its core
 
     @property
     def in_bursts(self) -> bool:
@@ -44,6 +46,7 @@ KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         *(Kind(name, name) for name in (ADD, MATMUL, LONG, GRAPH, TRAINING, LAUNCH)),
+        Kind(FILLING, LAUNCH, gives_way=True),
         Kind(BURSTY, MATMUL, work=0.010, sleep=0.100),
         Kind(IRREGULAR, MATMUL, work=0.010, sleep=0.100, irregular=True),
         Kind(INTERACTIVE, MATMUL, work=0.005, period=0.100),

@@ -93,11 +93,12 @@ class LiveStage:
         return done
 
     def _ask_about(self, tasks: Sequence[Name]) -> list[dict[str, Any]]:
-        """What the scheduler says of them, each on its card; nothing where one of them is unknown to it."""
-        if any(task.how != NVSHARE for task in tasks):
+        """What the scheduler says of those that it knows, each on its card; nothing where one is gone."""
+        shared = [task for task in tasks if task.how == NVSHARE]
+        if not shared:
             return []
         known = {client["id"]: client["gpus"] for client in self._connection.status()["clients"]}
-        found = [known.get(self._crew.client(task)) for task in tasks]
+        found = [known.get(self._crew.client(task)) for task in shared]
         return [gpus[0] for gpus in found if gpus] if all(found) else []
 
     def _set_mode(self, mode: str) -> None:

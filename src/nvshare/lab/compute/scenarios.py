@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from nvshare.lab.compute import rows
@@ -13,6 +13,7 @@ from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Name, WorkerFailed
 from nvshare.lab.compute.kinds import (
     ADD,
     BURSTY,
+    FILLING,
     GRAPH,
     INTERACTIVE,
     IRREGULAR,
@@ -26,6 +27,7 @@ from nvshare.lab.compute.kinds import (
 from nvshare.lab.compute.rows import Row
 from nvshare.lab.compute.shares import Change, promised, promised_over
 from nvshare.lab.compute.stage import AUTO, CONCURRENT, HIGH, NORMAL, Scene, Seen, Stage
+from nvshare.lab.compute.track import midmean
 from nvshare.lab.workloads.spec import seeded
 
 ALONE_QUOTAS = (10, 25, 30, 50, 75, 90)
@@ -57,8 +59,9 @@ NEIGHBOUR_QUOTA = 10
 STORM_CHANGES = 200
 STORM_WINDOWS = 7.5  # of the usual length: 60 s
 STORM_QUOTAS = ((5, 30), (10, 50), (30, 100), (50, 100))  # of each task: without quotas, all would have the same
-ROUNDS = 16  # in which ways to share a card alternate, where what they are compared with is not steady
-PIECES = 8  # of a window, where it is compared piece by piece
+ROUNDS, ROUND = 32, 0.05  # in which ways to share a card alternate, where the host is not steady; of a window, each
+STEADY_AFTER = 0.05  # of the usual time to run in, where tasks have nothing to find out about each other
+HOST_WINDOWS = 2.0  # of the usual length, where it is the host that is compared
 BURSTS_JUDGED, BURSTS_REPORTED = 2.0, 1.25  # windows of the usual length: 160 and 100 bursts of an interactive task
 STEADY, LOOKS = 0.003, 6  # by how much the best looks at the native speed may differ, and how many there are at most
 REPORTED = 0.25  # of a window is enough for what is steady, and for what is only reported
@@ -139,7 +142,7 @@ def going_on(part: str, what: str, found: Iterator[Row]) -> Iterator[Row]:
 def quotas(stage: Stage) -> Iterator[Row]:
     """Each workload alone, at each of its quotas."""
     both = [Name(how, kind) for kind in ALONE for how in (NATIVE, NVSHARE)]
-    stage.call_up([*both, *(Name(NATIVE, kind) for kind in PAUSING.values())])
+    stage.call_up([*both, *(Name(NATIVE, kind) for kind in (FILLING, *PAUSING.values()))])
     for kind, wanted in ALONE.items():
         found = _launch_bound_at if kind == LAUNCH else _alone_at
         yield from going_on("quotas", f"{kind} alone", found(stage, kind, wanted))
@@ -159,39 +162,23 @@ def _alone_at(stage: Stage, kind: str, wanted: Sequence[int]) -> Iterator[Row]:
 
 
 def _launch_bound_at(stage: Stage, kind: str, wanted: Sequence[int]) -> Iterator[Row]:
-    """Its speed is the host's, which varies from second to second: a window is made of pieces, each beside native ones,
-    and the median counts. Beside it: what the host makes of a native one that pauses by itself for as long."""
-    piece, start = stage.seconds / PIECES, stage.start * REPORTED
+    """Its speed is the host's, which varies by a third from one second to the next: so it is compared with a native one
+    that has the same core in its pauses, and what that does in a second of the core. Beside it, and seen in the same
+    way: a native task that pauses by itself for as long."""
+    filler = Name(NATIVE, FILLING)
     for quota in wanted:
-        scenes = [
-            Scene([Name(NATIVE, kind)], (), piece / 2, start / 2),
-            Scene([Name(NVSHARE, kind)], (quota,), piece, start),
-            Scene([Name(NATIVE, PAUSING[quota])], (), piece, start / 2),
-        ]
-        rounds = [_played_in_turn(stage, scenes, backwards=number % 2 == 1) for number in range(PIECES)]
-        natives = [alone.speeds()[0] for alone, _, _ in rounds]
-        if not all(natives):
-            raise WorkerFailed(f"{kind} alone did not end a step in the measured time: use a larger --seconds")
-        shares = [beside.speeds()[0] / native for (_, beside, _), native in zip(rounds, natives, strict=True)]
-        figures = {
-            "native_its": round(median(natives), 2),
-            "solo_drift": round(rows.spread(natives), 4),
-            "rounds": [round(share, 4) for share in shares],
-            **rounds[-1][1].as_told(),
-        }
-        row = rows.quota_row("quotas", f"{kind} alone", (quota,), (median(shares),), launch_bound=True)
-        yield as_seen(replace(row, figures=figures), *(beside for _, beside, _ in rounds))
-        paused = [
-            quota / 100 * pausing.speed_in_bursts() / native
-            for (_, _, pausing), native in zip(rounds, natives, strict=True)
-        ]
-        yield Row("quotas", f"{kind}, pausing by itself", NATIVE, (quota,), (quota / 100,), (median(paused),))
-
-
-def _played_in_turn(stage: Stage, scenes: Sequence[Scene], backwards: bool) -> list[Seen]:
-    """In their order, whichever is played first."""
-    seen = [stage.play(scene) for scene in (reversed(scenes) if backwards else scenes)]
-    return seen[::-1] if backwards else seen
+        task = Name(NVSHARE, kind)
+        seen = stage.play(Scene([task, filler], (quota, None), stage.seconds * HOST_WINDOWS, stage.start))
+        native = seen.speed_on_cpu(1)
+        if not native:
+            raise WorkerFailed(f"{kind} did not end a step natively in the pauses: use a larger --seconds")
+        share = seen.speeds()[0] / native
+        row = rows.quota_row("quotas", f"{kind} alone", (quota,), (share,), launch_bound=True)
+        figures = {"native_its": round(native, 2), "by_second": seen.shares_by_second(0, 1), **seen.as_told()}
+        yield as_seen(replace(row, figures=figures), seen)
+        alike = stage.play(Scene([Name(NATIVE, PAUSING[quota]), filler], (), stage.seconds, stage.start * REPORTED))
+        paused = quota / 100 * alike.speed_in_bursts() / alike.speed_on_cpu(1)
+        yield Row("quotas", f"{kind}, pausing by itself", NATIVE, (quota,), (quota / 100,), (paused,))
 
 
 def pairs(stage: Stage) -> Iterator[Row]:
@@ -276,7 +263,7 @@ def _call_up_mps(stage: Stage, casts: Iterable[Sequence[str]]) -> str | None:
 
 def _ways_to_share(stage: Stage, solo: Solo, kinds: Sequence[str], ways: Sequence[Way]) -> Iterator[Row]:
     """What launch-bound tasks do depends on the host, whose speed varies from second to second: ways alternate, native
-    for as long as ours, each round is compared by itself, and the median counts."""
+    for as long as ours, each round is compared by itself, and the middle half of them counts."""
     rounds = ROUNDS if LAUNCH in kinds else 1
     played: dict[Way, list[Seen]] = {way: [] for way in ways}
     solo.measure(*kinds)
@@ -285,7 +272,7 @@ def _ways_to_share(stage: Stage, solo: Solo, kinds: Sequence[str], ways: Sequenc
             played[way].append(stage.play(_free_scene(stage, kinds, way, rounds)))
     solo.measure(*kinds)
     each = {way: [solo.shares(cast(way.how, kinds), one.speeds()) for one in seen] for way, seen in played.items()}
-    native = tuple(map(median, zip(*each[NATIVELY], strict=True)))
+    native = tuple(map(midmean, zip(*each[NATIVELY], strict=True)))
     shares = {way: _round_by_round(found, each[NATIVELY], native) for way, found in each.items()}
     what = title(kinds)
     its = {"solo_its": [round(solo.speed(kind), 2) for kind in kinds]}
@@ -308,16 +295,16 @@ def _round_by_round(
     """What was delivered, by its ratio to what the same tasks had natively in the same round: both follow the host."""
     rounds = zip(found, natives, strict=True)
     ratios = [[got / had if had else 0.0 for got, had in zip(one, other, strict=True)] for one, other in rounds]
-    return tuple(had * median(kept) for had, kept in zip(native, zip(*ratios, strict=True), strict=True))
+    return tuple(had * midmean(kept) for had, kept in zip(native, zip(*ratios, strict=True), strict=True))
 
 
 def _free_scene(stage: Stage, kinds: Sequence[str], way: Way, rounds: int) -> Scene:
-    """Whole windows for what is judged and what that is judged by."""
-    judged = way == AS_IT_COMES or (way == NATIVELY and LAUNCH in kinds)
-    seconds = stage.seconds / rounds if judged else stage.seconds * REPORTED
-    finds_out = way == AS_IT_COMES and rounds == 1  # the others have nothing to, nor those who come again and again
-    start = stage.start if finds_out else stage.start * REPORTED
-    return Scene(cast(way.how, kinds), (), seconds, start, mode=way.mode)
+    """A whole window for what is judged; those who come again and again have nothing to find out."""
+    tasks = cast(way.how, kinds)
+    if rounds > 1:
+        return Scene(tasks, (), stage.seconds * ROUND, stage.start * STEADY_AFTER, mode=way.mode)
+    part = 1.0 if way == AS_IT_COMES else REPORTED
+    return Scene(tasks, (), stage.seconds * part, stage.start * part, mode=way.mode)
 
 
 def idle(stage: Stage) -> Iterator[Row]:

@@ -61,6 +61,18 @@ class Seen:
         steps = track.counts[1] - track.counts[0] if len(track.counts) > 1 else 0.0
         return steps / fmean(took) if took else 0.0
 
+    def speed_on_cpu(self, who: int) -> float:
+        return self.tracks[who].speed_on_cpu(self.begin, self.end)
+
+    def shares_by_second(self, who: int, reference: int) -> list[float | None]:
+        """Its speed over what the reference did meanwhile in a second of its core; None where it had none of it."""
+        found = []
+        for second in range(int(self.end - self.begin)):
+            window = (self.begin + second, self.begin + second + 1)
+            native = self.tracks[reference].speed_on_cpu(*window)
+            found.append(round(self.tracks[who].speed(*window) / native, 4) if native else None)
+        return found
+
     def as_told(self) -> dict[str, Any]:
         """What the scheduler took them for, and how many submissions each had in flight."""
         return {name + "s": [told[name] for told in self.told] for name in ("kind", "window") if self.told}
@@ -127,12 +139,12 @@ class Rehearsal:
                 quotas[change.who] = change.quota
             for who, share in enumerate(_ideal(scene.tasks, quotas)):
                 counts[who].append(counts[who][-1] + share * _SOLO * (until - since))
-        return [Track(times, count, [(at, _BURST) for at in times]) for count in counts]
+        return [Track(times, count, [(at, _BURST) for at in times], cpu=times) for count in counts]
 
 
 def _ideal(tasks: Sequence[Name], quotas: Sequence[Quota]) -> list[float]:
     """The launch-bound and the mostly idle are in nobody's way, the others share the card."""
-    aside = [KINDS[task.kind].in_bursts or task.kind == LAUNCH for task in tasks]
+    aside = [KINDS[task.kind].in_bursts or KINDS[task.kind].steps == LAUNCH for task in tasks]
     busy = promised([quota for quota, is_aside in zip(quotas, aside, strict=True) if not is_aside])
     alone = [promised([quota])[0] for quota in quotas]
     shares = iter(busy)

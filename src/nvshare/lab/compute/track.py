@@ -7,34 +7,46 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 
 @dataclass(frozen=True)
 class Track:
     """``times``: when steps were found finished, on the clock that all processes share; ``counts``: how many were by
     then, since the beginning. ``bursts``: when each burst of work was wanted, and how long it took from then.
-    ``right``: the results were looked at and are what they should be."""
+    ``right``: the results were looked at and are what they should be. ``cpu``: seconds that the submitting thread had
+    run by the same times."""
 
     times: Sequence[float]
     counts: Sequence[float]
     bursts: Sequence[tuple[float, float]] = ()
     right: bool = True
+    cpu: Sequence[float] = ()
 
     def done(self, at: float) -> float:
-        """Steps done by a moment; between two marks the work is taken as even."""
+        """Steps done by a moment."""
+        return self._by(at, self.counts)
+
+    def _by(self, at: float, values: Sequence[float]) -> float:
+        """What it was at a moment; between two marks the work is taken as even."""
         after = bisect.bisect_right(self.times, at)
         if after == 0:
             return 0.0
         if after == len(self.times):
-            return self.counts[-1]
+            return values[-1]
         before = after - 1
         part = (at - self.times[before]) / (self.times[after] - self.times[before])
-        return self.counts[before] + part * (self.counts[after] - self.counts[before])
+        return values[before] + part * (values[after] - values[before])
 
     def speed(self, begin: float, end: float) -> float:
         """Steps per second over a window."""
         return (self.done(end) - self.done(begin)) / (end - begin)
+
+    def speed_on_cpu(self, begin: float, end: float) -> float:
+        """Steps per second of the core that it had; 0 where it had none of it."""
+        begin = max(begin, self.times[0]) if self.times else begin
+        had = self._by(end, self.cpu) - self._by(begin, self.cpu)
+        return (self.done(end) - self.done(begin)) / had if had > 0 else 0.0
 
     def step_seconds(self, begin: float, end: float) -> float | None:
         """What a step takes while the task computes: the median over the marks of a window, so that waiting for a turn
@@ -53,6 +65,12 @@ class Track:
     def latencies(self, begin: float, end: float) -> list[float]:
         """Of the bursts that were wanted within a window."""
         return [took for wanted, took in self.bursts if begin <= wanted < end]
+
+
+def midmean(values: Sequence[float]) -> float:
+    """The mean of the middle half: as steady as a mean, and no more moved by a few that went wrong than a median."""
+    outside = len(values) // 4
+    return fmean(sorted(values)[outside : len(values) - outside])
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

@@ -4,7 +4,8 @@
 
 Commands on standard input, each answered by one line: {"do": "info"}, {"do": "prepare", "steps": NAME, "bytes": B},
 {"do": "time", "steps": N}, {"do": "quit"}, and {"do": "work", "until": T, "batch": N, "seed": K} with "sleep": S (and
-"irregular": true) or "period": P or neither, and with "core": C to submit from that core alone.
+"irregular": true) or "period": P or neither, with "core": C to submit from that core alone, and with "gives_way": true
+to do so only while nobody else wants it.
 Times are those of the monotonic clock, which all processes share. The card is not touched before the first command that
 needs it, so workers can be started ahead of time.
 """
@@ -24,6 +25,7 @@ from nvshare.lab.workloads.spec import pauses, seeded
 
 KITS = {"driver": "nvshare.lab.compute.driver_kit", "torch": "nvshare.lab.compute.torch_kit"}
 _IN_FLIGHT = 3  # batches: the card never waits for the host, and little is in flight when a turn ends
+_CORES = os.sched_getaffinity(0)
 _DITHER = 0.1  # of a period: bursts must not fall into step with the turns of others
 
 
@@ -61,11 +63,13 @@ class Notes:
     def __init__(self) -> None:
         self.times: list[float] = []
         self.counts: list[int] = []
+        self.cpu: list[float] = []
         self.bursts: list[tuple[float, float]] = []
 
     def reached(self, count: int) -> None:
         self.times.append(round(time.monotonic(), 6))
         self.counts.append(count)
+        self.cpu.append(round(time.thread_time(), 6))
 
     def burst(self, wanted: float) -> None:
         self.bursts.append((round(wanted, 6), round(time.monotonic() - wanted, 6)))
@@ -127,8 +131,10 @@ def begins_with_period(period: float, seed: int) -> Iterator[float]:
 
 def work(steps: Steps, command: dict[str, Any]) -> dict[str, Any]:
     notes = Notes()
-    if command.get("core") is not None:
-        os.sched_setaffinity(0, {command["core"]})  # this thread; those of the libraries go on where they like
+    core = command.get("core")
+    os.sched_setaffinity(0, _CORES if core is None else {core})  # this thread; those of libraries go where they like
+    if command.get("gives_way"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     batch, until, seed = command["batch"], command["until"], command.get("seed", 1)
     if command.get("sleep"):
         work_in_bursts(steps, batch, until, begins_with_sleep(command["sleep"], seed, command["irregular"]), notes)
@@ -136,7 +142,13 @@ def work(steps: Steps, command: dict[str, Any]) -> dict[str, Any]:
         work_in_bursts(steps, batch, until, begins_with_period(command["period"], seed), notes)
     else:
         work_on(steps, batch, until, notes)
-    return {"times": notes.times, "counts": notes.counts, "bursts": notes.bursts, "right": steps.check()}
+    return {
+        "times": notes.times,
+        "counts": notes.counts,
+        "cpu": notes.cpu,
+        "bursts": notes.bursts,
+        "right": steps.check(),
+    }
 
 
 def timed(steps: Steps, count: int) -> float:
@@ -152,7 +164,15 @@ def timed(steps: Steps, count: int) -> float:
     return time.monotonic() - began
 
 
+def stand_aside() -> None:
+    """Ctrl-C reaches who started this process alone, and that one ends it. No session of its own: the kernel would
+    share a core between sessions, whoever gives way."""
+    if os.getpgrp() != os.getpid():
+        os.setpgrp()
+
+
 def main() -> int:
+    stand_aside()
     kit: Kit = importlib.import_module(KITS[sys.argv[1]]).Kit()
     steps: Steps | None = None
     for line in sys.stdin:

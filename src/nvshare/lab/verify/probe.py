@@ -12,6 +12,7 @@ import json
 import sys
 from typing import Any
 
+from nvshare.lab.compute.worker import stand_aside
 from nvshare.lab.driver import Context, CudaError, Driver
 
 
@@ -27,6 +28,7 @@ def answer(context: Context, command: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
+    stand_aside()
     context: Context | None = None
     for line in sys.stdin:
         context = context or Context(Driver())
