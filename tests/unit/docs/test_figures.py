@@ -73,7 +73,7 @@ def compute() -> list[str]:
         for what, name in {**names, "add + matmul": "`add` + matmul"}.items()
     ]
     alone = [row for row in rows if row["part"] == "quotas" and row["how"] == "nvshare"]
-    pairs = [row for row in rows if row["part"] == "pairs" and "matmul" in row["what"]]
+    pairs = [row for row in rows if row["part"] == "pairs" and row["how"] == "nvshare" and "matmul" in row["what"]]
     low, high = percents([min(row["of_allowed"] for row in pairs), max(row["of_allowed"] for row in pairs)])
     above = next(row["figures"]["most_above_points"] for row in rows if "random changes" in row["what"])
     return [

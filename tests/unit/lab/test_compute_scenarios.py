@@ -138,6 +138,37 @@ def test_wrong_results_fail_whatever_the_speed(part: str) -> None:
     assert {(row.ok, row.note) for row in found} == {(False, "wrong results")}
 
 
+@dataclass
+class Disturbed(Rehearsal):
+    """The host is slow when the first task is looked at natively, and steady from then on."""
+
+    right: bool = True
+
+    def play(self, scene: Scene) -> Seen:
+        first = not self.scenes
+        seen = super().play(scene)
+        slow = 0.98 if first else 1.0
+        right = self.right or len(self.scenes) > 5
+        tracks = [replace(one, counts=[slow * done for done in one.counts], right=right) for one in seen.tracks]
+        return replace(seen, tracks=tracks)
+
+
+@pytest.mark.parametrize("part", ["quotas", "pairs"])
+def test_a_group_of_rows_between_native_runs_that_differ_is_measured_again_and_the_steadier_one_counts(
+    part: str,
+) -> None:
+    found = [row for row in played(part, Disturbed(8.0, 2.0)) if row.how != NATIVE]
+    plain = [row for row in played(part) if row.how != NATIVE]
+    aside = [row for row in found if row.how == "nvshare, host unsteady"]
+    assert {(row.what.split()[-1 if part == "pairs" else 0], row.ok) for row in aside} == {("add", None)}
+    assert [row for row in found if row.how == NVSHARE] == plain
+
+
+def test_what_went_wrong_in_a_group_that_is_measured_again_is_not_forgotten() -> None:
+    found = played("quotas", Disturbed(8.0, 2.0, right=False))
+    assert {row.note for row in found if row.ok is False} == {"wrong results"}
+
+
 def test_without_mps_the_rest_is_measured_and_the_reason_told() -> None:
     found = played("free", Rehearsal(8.0, 2.0, mps="there is none"))
     assert [row.note for row in found if row.how == MPS] == ["not measured: there is none"]
