@@ -139,7 +139,7 @@ def test_with_quotas_a_turn_lasts_for_its_part_of_the_cycle_and_is_told_fifty_mi
     # WHEN its turn goes on; THEN it is told more of it in time, and no more than its part
     assert stage.place(1).compute.turn.length == pytest.approx(0.05)
     assert lengths(stage.pass_time(0.04)) == [0.1]
-    assert lengths(stage.pass_time(0.051)) == [0.12]
+    assert lengths(stage.pass_time(0.051)) == [0.106]  # a little less than 120 ms: nobody is behind yet
     assert lengths(stage.pass_time(0.029)) == []
     assert [turn.client for turn in of(stage.over(1, 0.12), c.GiveTurn)] == [2]
 
