@@ -8,6 +8,7 @@ per event.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nvshare.core.commands import EndTurn, GiveTurn, Level, Log
@@ -110,13 +111,14 @@ class Compute:
 
     def _part(self, place: Attachment) -> float:
         """How long its turn may go on submitting: with a quota, what is in flight then is part of its turn."""
-        book, card = self._book(place), place.gpu.compute
-        if not book.capped:
-            return book.length
+        book = self._book(place)
+        part = book.length if overlaps(place) else evened(book, self._rivals(place.gpu.compute))
+        return max(SHORTEST, part - place.compute.tail) if book.capped else min(LONGEST, part)
+
+    def _rivals(self, card: CardCompute) -> Iterator[Book]:
+        """Of those who have the exclusive turn or ask for it."""
         holder = () if card.exclusive is None else (card.exclusive.place,)
-        rivals = (self._book(other) for other in (*holder, *card.asking.values()) if not overlaps(other))
-        part = book.length if overlaps(place) else evened(book, rivals)
-        return max(SHORTEST, part - place.compute.tail)
+        return (self._book(place) for place in (*holder, *card.asking.values()) if not overlaps(place))
 
     def _runs_on(self, turn: Turn, event: TurnOver) -> None:
         """Its client no longer waits for the rest, and may have another turn: a kernel of seconds, or one that waits

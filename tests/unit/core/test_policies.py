@@ -224,15 +224,21 @@ def test_nobody_is_owed_anything_by_itself() -> None:
     assert evened(own, []) == evened(own, [own]) == own.length
 
 
-def test_a_group_with_a_quota_comes_back_from_a_moment_of_idleness_with_one_turn_owed_to_it_at_most() -> None:
-    for quota, begins_at in ((0.5, 10.0 - 0.18), (1.0, 10.0)):
-        back = book(quota, 3.0)
-        back.leave(now=1.0)
-        back.engaged = 0
-        back.arrive(now=1.05, clock=10.0)
-        assert back.virtual == pytest.approx(begins_at)
-    # but not after a second
-    back = book(0.5, 3.0)
+@pytest.mark.parametrize(
+    ("idle", "before", "after"),
+    [
+        (0.01, 3.0, 3.0),  # that is no idleness
+        (0.05, 9.9, 9.9),
+        (0.05, 3.0, 10.0 - 0.18),
+        (0.05, 12.0, 12.0),
+        (1.5, 9.9, 10.0),
+        (1.5, 12.0, 10.0),
+    ],
+)
+def test_a_group_comes_back_from_a_moment_of_idleness_with_one_turn_owed_to_it_at_most(
+    idle: float, before: float, after: float
+) -> None:
+    back = book(0.5, before)
     back.seen_at = 1.0
-    back.arrive(now=2.5, clock=10.0)
-    assert back.virtual == 10.0
+    back.arrive(now=1.0 + idle, clock=10.0)
+    assert back.virtual == pytest.approx(after)

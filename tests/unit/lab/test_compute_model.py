@@ -56,6 +56,17 @@ def test_quotas_hold_where_hosts_hesitate(quotas: tuple[int, ...]) -> None:
     assert max(errors) <= 1.5 * POINT
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_busy_tasks_are_even_where_hosts_hesitate(count: int) -> None:
+    apart = []
+    for round_ in range(8):
+        got = delivered(*[ComputeTask(f"{round_} {who}", 0.0015, stalls=0.5) for who in range(count)])
+        assert sum(got) >= 0.98
+        apart.append((max(got) - min(got)) * count / sum(got))
+    assert sorted(apart)[6] <= 0.02
+    assert max(apart) <= 0.03
+
+
 def test_quotas_are_scaled_over_the_tasks_of_a_card_only() -> None:
     tasks = [ComputeTask(quota=quota, gpu=gpu) for gpu in (0, 1) for quota in (30, 60)]
     assert delivered(*tasks) == [pytest.approx(share, abs=POINT) for share in (0.3, 0.6, 0.3, 0.6)]

@@ -2,9 +2,9 @@
 
 *Virtual time* grows by used / share, and the lowest goes next: among those who always ask, what they get is in
 proportion to their shares, within one turn. The card's clock is the virtual time at which the latest turn began: who
-comes back from idleness begins there, because time in which it wanted nothing is not owed to it, and what it had once
-is not held against it. With a quota it may begin one turn earlier: its host may have hesitated for a moment. What is
-owed is made good by turns that are longer or shorter than usual, until all are as far as they would be with turns of no
+comes back from idleness begins there, or one turn earlier if that is how far it was, for its host may have hesitated:
+more of the time in which it wanted nothing is not owed to it, and what it had once is not held against it. What is owed
+is made good by turns that are longer or shorter than usual, until all are as far as they would be with turns of no
 length (``evened``). *Credit* is the bucket: it fills with time by the quota, up to a bound, and
 falls by what was used; who has too little for a turn waits. So over any time t a group gets at most quota * t + bound
 + one turn. Debt, from kernels that ran on, is carried so far that nobody waits longer than ``DEBT_WAIT`` for it.
@@ -86,8 +86,7 @@ class Book:
         if idle > FORGOTTEN_AFTER:
             self.virtual = clock
         elif idle > IDLE_AFTER:
-            owed = self.length / self.share if self.capped else 0.0
-            self.virtual = max(self.virtual, clock - owed)
+            self.virtual = max(self.virtual, clock - self.length / self.share)
         self.engaged += 1
 
     def leave(self, now: float) -> None:
