@@ -12,6 +12,7 @@ from nvshare.lab.compute import mps
 from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Crew, Name, WorkerFailed
 from nvshare.lab.compute.shares import Change
 from nvshare.lab.compute.stage import NORMAL, Scene, Seen
+from nvshare.lab.compute.witness import Witness
 from nvshare.lab.processes import Place
 
 _TAIL = 0.05  # seconds of work after what is measured, so that no mark is missing at its end
@@ -26,12 +27,20 @@ class LiveStage:
     """Use ``on`` to get one."""
 
     def __init__(
-        self, crew: Crew, connection: Connection, seconds: float, start: float, mps_problem: str | None, told: Told
+        self,
+        crew: Crew,
+        connection: Connection,
+        seconds: float,
+        start: float,
+        mps_problem: str | None,
+        told: Told,
+        witness: Witness | None = None,
     ) -> None:
         self.seconds = seconds
         self.start = start
         self._crew = crew
         self._connection = connection
+        self._witness = witness
         self._mps_problem = mps_problem
         self._told = told
         self._mode = connection.status()["settings"]["mode"]
@@ -77,7 +86,10 @@ class LiveStage:
         told = self._ask_about(tasks)
         tracks = self._crew.tracks(tasks, end + _TAIL)
         self._told(scene.start + scene.seconds)
-        return Seen(tracks, begin, end, changes, told)
+        return Seen(tracks, begin, end, changes, told, self._stood_still(begin, end))
+
+    def _stood_still(self, begin: float, end: float) -> float:
+        return 0.0 if self._witness is None else self._witness.seconds(begin, end)
 
     def restore(self) -> None:
         """The scheduler as it was."""
@@ -144,7 +156,8 @@ def on(
                 environments[MPS] = found
         connection = stack.enter_context(Connection(place.socket))
         crew = stack.enter_context(Crew(kit, environments, size=size))
-        stage = LiveStage(crew, connection, seconds, start, problem, told)
+        witness = stack.enter_context(Witness())
+        stage = LiveStage(crew, connection, seconds, start, problem, told, witness)
         try:
             yield stage
         finally:

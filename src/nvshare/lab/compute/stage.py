@@ -38,13 +38,15 @@ class Scene:
 @dataclass(frozen=True)
 class Seen:
     """What came of a scene. Times are those of one clock; ``changes`` tell when each was really asked for. ``told`` is
-    what the scheduler said of each task at the end, where it knew them."""
+    what the scheduler said of each task at the end, where it knew them. ``stood_still``: seconds in which cores of the
+    host did, all of them together."""
 
     tracks: Sequence[Track]
     begin: float
     end: float
     changes: Sequence[Change] = ()
     told: Sequence[Mapping[str, Any]] = ()
+    stood_still: float = 0.0
 
     def speeds(self) -> list[float]:
         return [track.speed(self.begin, self.end) for track in self.tracks]
@@ -74,8 +76,9 @@ class Seen:
         return found
 
     def as_told(self) -> dict[str, Any]:
-        """What the scheduler took them for, and how many submissions each had in flight."""
-        return {name + "s": [told[name] for told in self.told] for name in ("kind", "window") if self.told}
+        """What the scheduler took them for, how many submissions each had in flight, and what the host did."""
+        told = {name + "s": [told[name] for told in self.told] for name in ("kind", "window") if self.told}
+        return {**told, **({"host_stood_still_ms": round(1000 * self.stood_still)} if self.stood_still else {})}
 
     @property
     def right(self) -> bool:

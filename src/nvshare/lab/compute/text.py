@@ -22,6 +22,7 @@ _SHOWN = {  # figures worth a place in the table, and how to say them
     "solo_drift": "drift {:.1%}",
     "step_times_solo": "steps {} x solo",
     "kinds": "taken for {}",
+    "host_stood_still_ms": "host stood still for {} ms",
 }
 
 
