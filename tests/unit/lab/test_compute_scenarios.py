@@ -15,7 +15,7 @@ import pytest
 from nvshare.lab.compute import driver_kit
 from nvshare.lab.compute.bench import scene_seconds
 from nvshare.lab.compute.crew import MPS, NATIVE, NVSHARE, Name, WorkerFailed
-from nvshare.lab.compute.kinds import ADD, FILLING, GRAPH, KINDS, LAUNCH
+from nvshare.lab.compute.kinds import ADD, FILLING, GRAPH, KINDS, LAUNCH, PAUSING
 from nvshare.lab.compute.rows import Row
 from nvshare.lab.compute.scenarios import ALONE, PARTS, STORM_CHANGES, cast, free, title
 from nvshare.lab.compute.stage import CONCURRENT, HIGH, Rehearsal, Scene, Seen
@@ -231,6 +231,27 @@ def test_a_launch_bound_task_is_compared_with_a_native_one_that_has_its_core_in_
     assert [(scene.tasks[1].how, scene.tasks[1].kind, scene.seconds) for scene in scenes] == [
         (NATIVE, FILLING, 16.0)
     ] * 3
+
+
+@dataclass
+class Crowded(Rehearsal):
+    """Nobody leaves the core to the native task, when the one before it is of this kind."""
+
+    before: str = LAUNCH
+
+    def play(self, scene: Scene) -> Seen:
+        seen = super().play(scene)
+        if scene.tasks[0].kind != self.before or len(scene.tasks) < 2:
+            return seen
+        return replace(seen, tracks=[seen.tracks[0], Track([], [])])
+
+
+@pytest.mark.parametrize("before", [LAUNCH, PAUSING[25]])
+def test_a_native_task_that_never_had_the_core_is_told(before: str) -> None:
+    found = [row for row in played("quotas", Crowded(8.0, 2.0, before=before)) if row.ok is False]
+    assert [row.note for row in found] == [
+        "launch-bound did not end a step natively in the pauses: use a larger --seconds"
+    ]
 
 
 def test_beside_a_launch_bound_quota_stands_what_a_native_task_has_that_pauses_by_itself() -> None:

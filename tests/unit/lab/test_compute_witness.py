@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
@@ -21,7 +20,6 @@ def test_what_a_thread_woke_up_too_late_is_counted_within_the_window() -> None:
 
 def test_no_thread_of_it_is_left() -> None:
     before = threading.active_count()
-    with Witness() as witness:
-        time.sleep(0.05)
+    with Witness():
+        assert threading.active_count() > before
     assert threading.active_count() == before
-    assert witness.seconds(0.0, 1e12) >= 0.0

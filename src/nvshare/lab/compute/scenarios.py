@@ -196,16 +196,22 @@ def _launch_bound_at(stage: Stage, kind: str, wanted: Sequence[int]) -> Iterator
     for quota in wanted:
         task = Name(NVSHARE, kind)
         seen = stage.play(Scene([task, filler], (quota, None), stage.seconds * HOST_WINDOWS, stage.start))
-        native = seen.speed_on_cpu(1)
-        if not native:
-            raise WorkerFailed(f"{kind} did not end a step natively in the pauses: use a larger --seconds")
+        native = _in_the_pauses(seen)
         share = seen.speeds()[0] / native
         row = rows.quota_row("quotas", f"{kind} alone", (quota,), (share,), launch_bound=True)
         figures = {"native_its": round(native, 2), "by_second": seen.shares_by_second(0, 1), **seen.as_told()}
         yield as_seen(replace(row, figures=figures), seen)
         alike = stage.play(Scene([Name(NATIVE, PAUSING[quota]), filler], (), stage.seconds, stage.start * REPORTED))
-        paused = quota / 100 * alike.speed_in_bursts() / alike.speed_on_cpu(1)
+        paused = quota / 100 * alike.speed_in_bursts() / _in_the_pauses(alike)
         yield Row("quotas", f"{kind}, pausing by itself", NATIVE, (quota,), (quota / 100,), (paused,))
+
+
+def _in_the_pauses(seen: Seen) -> float:
+    """What the second task did, in a second of the core."""
+    speed = seen.speed_on_cpu(1)
+    if not speed:
+        raise WorkerFailed(f"{LAUNCH} did not end a step natively in the pauses: use a larger --seconds")
+    return speed
 
 
 def pairs(stage: Stage) -> Iterator[Row]:
