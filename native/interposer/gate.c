@@ -197,6 +197,7 @@ static void enter(CUstream stream, bool goes_by)
 	do
 		atomic_store(&self->in_call, NVS_IN_CALL);
 	while (!admit(self, stream, goes_by, &duty));
+	nvs_link_active(); /* with the flag raised: a link that falls asleep now sees it */
 	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed);
 	atomic_store_explicit(&self->submissions, count + 1, memory_order_relaxed);
 	if (goes_by)
@@ -290,6 +291,8 @@ void nvs_gate_open(enum nvs_gate_state how)
 	uint32_t word = how == NVS_GATE_PACED ? how | (epoch += NVS_GATE_EPOCH) : how;
 	atomic_fetch_add(&openings, 1);
 	uint32_t before = atomic_exchange(&nvs_gate, word);
+	if (word == NVS_GATE_OPEN && word != before)
+		nvs_link_active(); /* threads may have passed under this word before: they do not go the slow way */
 	if (is_open(before) || before == word)
 		return;
 	idle.asked = false; /* those who wait have to wake up first */

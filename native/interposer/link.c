@@ -44,7 +44,7 @@ void nvs_link_want(void)
 
 void nvs_link_active(void)
 {
-	if (atomic_load_explicit(&nvs_link.asleep, memory_order_relaxed) && atomic_exchange(&nvs_link.asleep, false))
+	if (atomic_load(&nvs_link.asleep) && atomic_exchange(&nvs_link.asleep, false))
 		nvs_link_wake();
 }
 

@@ -45,7 +45,8 @@ void nvs_link_uuid(CUdevice device, char *text, size_t size);
  */
 void nvs_link_want(void);
 
-/* A submission is being measured: the link thread wakes up and follows. Cheap when it is awake. */
+/* A submission is made that may be the first after a pause: the link thread wakes up and follows. Cheap when it is
+ * awake. */
 void nvs_link_active(void);
 
 /* There may be something to do: the link thread looks. */

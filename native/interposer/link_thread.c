@@ -446,6 +446,17 @@ static void send_usage(uint64_t now)
 	}
 }
 
+/* What comes next wakes this thread, for the gate has a new word: all go the slow way once. What came under the old one
+ * since `submissions` were counted does so here. */
+static void fall_asleep(uint64_t submissions)
+{
+	thread.meter_at = 0;
+	nvs_gate_look_closer();
+	atomic_store(&nvs_link.asleep, true);
+	if (!nvs_gate_quiet() || nvs_gate_submissions() != submissions)
+		nvs_link_active();
+}
+
 /* Follow what is submitted, closely at first, then ten times a second, and not at all when nothing is. */
 static void follow(uint64_t now)
 {
@@ -460,7 +471,8 @@ static void follow(uint64_t now)
 		return;
 	nvs_meter_poll();
 	uint64_t submissions = nvs_gate_submissions();
-	bool pending = nvs_meter_pending(), quiet = submissions == thread.meter_submissions && !pending;
+	bool pending = nvs_meter_pending();
+	bool quiet = submissions == thread.meter_submissions && !pending && nvs_gate_quiet();
 	thread.meter_quiet = quiet ? thread.meter_quiet + 1 : 0;
 	if (!quiet && !pending)
 		nvs_gate_look_closer();
@@ -470,13 +482,8 @@ static void follow(uint64_t now)
 	uint64_t longest = nvs_gate_state() == NVS_GATE_PACED ? METER_PACED_NS : METER_LAST_NS;
 	thread.meter_wait = thread.meter_wait * 2 < longest ? thread.meter_wait * 2 : longest;
 	thread.meter_at = now + thread.meter_wait;
-	if (thread.meter_quiet >= METER_QUIET_ROUNDS) {
-		thread.meter_at = 0;
-		nvs_gate_look_closer(); /* what comes next wakes this thread */
-		atomic_store(&nvs_link.asleep, true);
-		if (nvs_gate_submissions() != submissions)
-			atomic_store(&nvs_link.asleep, false);
-	}
+	if (thread.meter_quiet >= METER_QUIET_ROUNDS)
+		fall_asleep(submissions);
 }
 
 /* ---- the loop ---- */

@@ -1,7 +1,6 @@
 #include "meter.h"
 
 #include "clock.h"
-#include "link.h"
 #include "log.h"
 #include "memory.h"
 #include "resolve.h"
@@ -168,7 +167,6 @@ static bool begin_sample(struct nvs_thread *self, CUstream stream, uint64_t coun
 	atomic_fetch_add(&meter->submissions, sample->count);
 	atomic_store(&self->accounted, count);
 	atomic_store(&self->device, device);
-	nvs_link_active();
 	return true;
 }
 

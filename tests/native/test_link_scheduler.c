@@ -541,6 +541,51 @@ static void usage_is_reported_while_work_is_done(void)
 	CHECK(usage.occupied_us <= (nvs_now_ns() - begun) / NVS_NS_PER_US);
 }
 
+/* True when the link is awake and was told to look, since it was asked last. */
+static bool awake(void)
+{
+	uint64_t count = 0;
+	bool told = read(nvs_link.wake_fd, &count, sizeof(count)) == sizeof(count);
+	return !atomic_load(&nvs_link.asleep) && thread.meter_at == 0 && told;
+}
+
+static bool sleeps_after(uint64_t submissions)
+{
+	awake();
+	fall_asleep(submissions);
+	return !awake();
+}
+
+/* Without the link thread, so that each of its moments is this test's. */
+static void no_submission_is_missed_by_a_link_that_falls_asleep(void)
+{
+	nvs_link.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
+	CHECK(sleeps_after(nvs_gate_submissions()) && fake_submit(NULL) == CUDA_SUCCESS && awake());
+
+	/* one came after they were counted */
+	CHECK(!sleeps_after(nvs_gate_submissions() - 1));
+
+	/* one is between gate and GPU, under the old word */
+	atomic_store(&nvs_self->in_call, NVS_IN_CALL);
+	CHECK(!sleeps_after(nvs_gate_submissions()));
+	atomic_store(&nvs_self->in_call, 0);
+
+	/* the next one is not measured, for the one after it is */
+	nvs_gate_open(NVS_GATE_PACED);
+	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
+	nvs_self->next_sample = nvs_gate_submissions() + 2;
+	CHECK(sleeps_after(nvs_gate_submissions()) && fake_submit(NULL) == CUDA_SUCCESS && awake());
+
+	/* the gate opens with a word under which this thread has passed before */
+	nvs_gate_open(NVS_GATE_OPEN);
+	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
+	nvs_gate_shut();
+	CHECK(sleeps_after(nvs_gate_submissions()));
+	nvs_gate_open(NVS_GATE_OPEN);
+	CHECK(awake());
+}
+
 int main(void)
 {
 	char directory[] = "/tmp/nvshare-test-XXXXXX";
@@ -571,6 +616,7 @@ int main(void)
 	RUN(rubbish_ends_the_connection_not_the_program);
 	RUN(a_forked_child_shares_nothing);
 	RUN(usage_is_reported_while_work_is_done);
+	RUN(no_submission_is_missed_by_a_link_that_falls_asleep);
 	rmdir(directory);
 	return 0;
 }
