@@ -8,12 +8,13 @@ per event.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nvshare.core.commands import EndTurn, GiveTurn, Level, Log
 from nvshare.core.compute_terms import Terms, overlaps
 from nvshare.core.events import TurnOver
-from nvshare.core.policy.credit import Book
+from nvshare.core.policy.credit import Book, evened
 from nvshare.core.policy.shares import LONGEST, SHORTEST
 from nvshare.core.settings import TurnEnd
 from nvshare.core.state import Attachment, Client, GpuState, Group, Node, Standing
@@ -111,7 +112,13 @@ class Compute:
     def _part(self, place: Attachment) -> float:
         """How long its turn may go on submitting: with a quota, what is in flight then is part of its turn."""
         book = self._book(place)
-        return max(SHORTEST, book.length - place.compute.tail) if book.capped else book.length
+        part = book.length if overlaps(place) else evened(book, self._rivals(place.gpu.compute))
+        return max(SHORTEST, part - place.compute.tail) if book.capped else min(LONGEST, part)
+
+    def _rivals(self, card: CardCompute) -> Iterator[Book]:
+        """Of those who have the exclusive turn or ask for it."""
+        holder = () if card.exclusive is None else (card.exclusive.place,)
+        return (self._book(place) for place in (*holder, *card.asking.values()) if not overlaps(place))
 
     def _runs_on(self, turn: Turn, event: TurnOver) -> None:
         """Its client no longer waits for the rest, and may have another turn: a kernel of seconds, or one that waits

@@ -6,9 +6,10 @@ The real scheduler core, the modelled library, virtual time: the same tasks give
 from __future__ import annotations
 
 import functools
+import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nvshare.core import commands, events
 from nvshare.core.settings import Mode, Settings
@@ -20,24 +21,27 @@ from nvshare.lab.model.link import Path, Plain, Shared
 from nvshare.lab.model.run import card_uuid
 from nvshare.lab.model.shell import Shell
 from nvshare.lab.outcome import TaskPlan
-from nvshare.lab.workloads.spec import WORKLOADS
+from nvshare.lab.workloads.spec import WORKLOADS, seeded
 
 CARD = "H200"
 STREAM = 0.001  # seconds of tiny kernels that are modelled as one piece
 AHEAD = 8  # pieces that a program submits ahead of the card
+STALL = 0.02  # seconds
 _FIRST_CLIENT = 0xC000_0000_0000_0001
 
 
 @dataclass(frozen=True)
 class ComputeTask:
     """A program that launches kernels of ``kernel`` seconds one after the other, at most one in ``gap`` seconds (with a
-    gap above the kernel it is launch-bound). With ``burst`` it sleeps after so many seconds of work."""
+    gap above the kernel it is launch-bound). With ``burst`` it sleeps after so many seconds of work. With ``stalls``
+    its host hesitates so often a second, for ``STALL`` in the mean, when depends on its name; not so alone."""
 
     name: str = "task"
     kernel: float = 0.002
     gap: float = 0.0
     burst: float | None = None
     sleep: float = 0.0
+    stalls: float = 0.0
     quota: int | None = None  # percent
     urgent: bool = False
     gpu: int = 0
@@ -83,7 +87,8 @@ def run(
     """All tasks together for ``warm_up`` and ``seconds`` more; delivered counts from the end of the warm-up. Mode
     None: without nvshare."""
     profile = profile or load(CARD)
-    solo = [_Run([task], warm_up, seconds, (), None, profile).programs[0] for task in tasks]
+    steady = [replace(task, stalls=0.0) for task in tasks]
+    solo = [_Run([task], warm_up, seconds, (), None, profile).programs[0] for task in steady]
     shared = _Run(tasks, warm_up, seconds, changes, None if mode is None else Settings(mode=mode), profile)
     return ComputeOutcome(
         tuple(
@@ -170,9 +175,14 @@ class _Program:
 
     def _busy(self) -> Process:
         ahead: deque[Signal] = deque()
+        source, stalls = seeded(self._task.name), self._task.stalls
+        stall_at = source.expovariate(stalls) if stalls else math.inf
         while self._engine.now < self._end:
             if len(ahead) == AHEAD:
                 yield ahead.popleft()
+            if self._engine.now >= stall_at:
+                yield source.expovariate(1 / STALL)
+                stall_at = self._engine.now + source.expovariate(stalls)
             ahead.append((yield from self._submit(max(1, round(STREAM / self._task.kernel)))))
         yield ahead[-1]
 

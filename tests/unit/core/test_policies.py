@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from nvshare.core.policy.capacity import capacity, is_material
+from nvshare.core.policy.credit import Book, evened
 from nvshare.core.policy.precedence import Layers
 from nvshare.core.policy.quantum import explain, longest_turn, quantum, typical
 from nvshare.core.policy.queue import fitting_set
@@ -189,3 +190,55 @@ def test_lowerings_come_first_and_not_while_the_client_drains() -> None:
 def test_a_raise_that_completes_is_worth_a_message_however_small() -> None:
     assert steps([stake(Claim.NEXT, 5, 4)], [5], 5) == [(0, 5)]
     assert steps([stake(Claim.NEXT, 9, 4)], [9], 5) == []
+
+
+def book(quota: float, virtual: float = 0.0, share: float | None = None) -> Book:
+    """Of a group that has been there for long."""
+    made = Book(quota, virtual)
+    made.set_share(quota if share is None else share, quotas=True)
+    return made
+
+
+def test_a_turn_is_as_long_as_usual_for_one_that_is_behind_by_half_a_turn() -> None:
+    # GIVEN two equal ones that take turns of 90 ms, one before its own and one after it
+    before, after = book(0.8, 1.0, share=0.5), book(0.8, 1.0 + 0.09, share=0.5)
+    assert evened(before, [after]) == pytest.approx(0.09)
+
+
+@pytest.mark.parametrize(
+    ("lag", "length"),
+    [
+        (0.0, 0.09 - 0.7 * 0.0225),  # as far as the other, although its turn comes only now
+        (0.13, 0.09 + 0.7 * 0.01),
+        (9.0, 0.09 * 1.35),
+        (-9.0, 0.09 * 0.65),
+    ],
+)
+def test_what_a_group_is_owed_makes_its_turns_longer_within_bounds(lag: float, length: float) -> None:
+    own, other = book(0.8, 1.0, share=0.5), book(0.8, 1.0 + lag, share=0.5)
+    assert evened(own, [other, own]) == pytest.approx(length)
+
+
+def test_nobody_is_owed_anything_by_itself() -> None:
+    own = book(0.3, 7.0)
+    assert evened(own, []) == evened(own, [own]) == own.length
+
+
+@pytest.mark.parametrize(
+    ("idle", "before", "after"),
+    [
+        (0.01, 3.0, 3.0),  # that is no idleness
+        (0.05, 9.9, 9.9),
+        (0.05, 3.0, 10.0 - 0.18),
+        (0.05, 12.0, 12.0),
+        (1.5, 9.9, 10.0),
+        (1.5, 12.0, 10.0),
+    ],
+)
+def test_a_group_comes_back_from_a_moment_of_idleness_with_one_turn_owed_to_it_at_most(
+    idle: float, before: float, after: float
+) -> None:
+    back = book(0.5, before)
+    back.seen_at = 1.0
+    back.arrive(now=1.0 + idle, clock=10.0)
+    assert back.virtual == pytest.approx(after)

@@ -2,14 +2,17 @@
 
 *Virtual time* grows by used / share, and the lowest goes next: among those who always ask, what they get is in
 proportion to their shares, within one turn. The card's clock is the virtual time at which the latest turn began: who
-comes back from idleness begins there, because time in which it wanted nothing is not owed to it, and what it had once
-is not held against it. *Credit* is the bucket: it fills with time by the quota, up to a bound, and
+comes back from idleness begins there, or one turn earlier if that is how far it was, for its host may have hesitated:
+more of the time in which it wanted nothing is not owed to it, and what it had once is not held against it. What is owed
+is made good by turns that are longer or shorter than usual, until all are as far as they would be with turns of no
+length (``evened``). *Credit* is the bucket: it fills with time by the quota, up to a bound, and
 falls by what was used; who has too little for a turn waits. So over any time t a group gets at most quota * t + bound
 + one turn. Debt, from kernels that ran on, is carried so far that nobody waits longer than ``DEBT_WAIT`` for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nvshare.core.policy.shares import LONGEST, turn_length
@@ -19,6 +22,7 @@ DEBT_WAIT = 10.0  # seconds after which the largest debt is paid
 IDLE_AFTER = 0.02  # seconds without turn and request after which a group was idle
 FORGOTTEN_AFTER = 1.0  # seconds of that after which what it had before no longer counts
 ROUNDING = 1e-9  # seconds
+EVENED, EVENED_MOST = 0.7, 0.35  # of what a group is owed when its turn begins; of a turn
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +86,7 @@ class Book:
         if idle > FORGOTTEN_AFTER:
             self.virtual = clock
         elif idle > IDLE_AFTER:
-            self.virtual = max(self.virtual, clock)
+            self.virtual = max(self.virtual, clock - self.length / self.share)
         self.engaged += 1
 
     def leave(self, now: float) -> None:
@@ -100,3 +104,15 @@ class Book:
     def left(self, now: float, unbilled: float) -> float:
         """How much longer a turn may be, after so much that is not billed yet."""
         return (self.accrue(now) - unbilled) / (1.0 - self.quota) if self.capped else float("inf")
+
+
+def evened(book: Book, rivals: Iterable[Book]) -> float:
+    """How long a turn of a group is to be, among those who want turns as well: by what it is behind its part of what
+    all of them had, or ahead of it. Half of a turn is usual: what it is behind when a turn begins it is ahead after."""
+    among = {id(each): each for each in (book, *rivals)}.values()
+    total = sum(each.share for each in among)
+    mean = sum(each.share * each.virtual for each in among) / total
+    usual = book.length * (1.0 - book.share / total) / 2
+    owed = book.share * (mean - book.virtual) - usual
+    most = EVENED_MOST * book.length
+    return book.length + max(-most, min(EVENED * owed, most)) if len(among) > 1 else book.length
