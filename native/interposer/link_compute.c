@@ -137,7 +137,9 @@ static void send_over(
 	busy = busy > behind ? busy : behind;
 	if (busy == 0 && nvs_pace_marks(gpu->device) != compute->marks_at)
 		busy = 1; /* it was looked at, and is hardly ever at work */
-	bool wants = number == compute->number && (compute->asked || someone_waits());
+	/* Who waited for the GPU and does not wake up asks when it does. */
+	bool waits = reason == NVS_TURN_IDLE ? atomic_load(&nvs_link.wanted) : someone_waits();
+	bool wants = number == compute->number && (compute->asked || waits);
 	compute->asked = compute->asked || wants;
 	struct nvs_turn_over over = {
 		.gpu = (uint32_t)(gpu - nvs_link.gpus),
@@ -448,9 +450,10 @@ static uint64_t follow_running(uint64_t now, uint64_t end)
 	if (nvs_gate_state() != NVS_GATE_PACED)
 		return nvs_earlier(end, now + LATER_NS); /* memory is still arriving */
 	uint64_t next = next_look(now), idle = nvs_gate_idle_since();
-	uint64_t patience = turn.submissions == turn.begun_with ? WAKE_NS : IDLE_NS;
-	/* Who waits for the GPU to catch up is about to wake, and submits more. */
-	if (idle == 0 || now < idle + patience || nvs_pace_waiting() != 0) {
+	/* Who waits for the GPU to catch up is about to wake, and submits more, unless its host hesitates. */
+	bool wakes = turn.submissions == turn.begun_with || nvs_pace_waiting() != 0;
+	uint64_t patience = wakes ? WAKE_NS : IDLE_NS;
+	if (idle == 0 || now < idle + patience) {
 		uint64_t used = used_until(now);
 		account_used(used > LAG_NS ? used - LAG_NS : 0);
 		return nvs_earlier(end, idle != 0 && now < idle + patience ? idle + patience : next);

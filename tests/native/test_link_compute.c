@@ -197,20 +197,26 @@ static void an_idle_turn_with_a_length_is_given_up(void)
 	pthread_join(submitter, NULL);
 }
 
-static void a_turn_is_not_idle_while_somebody_wakes_up_to_submit_more(void)
+static void a_turn_is_kept_for_those_who_wake_up_to_submit_more_but_not_for_long(void)
 {
 	/* GIVEN one who waits for the GPU to catch up, in a turn with a length */
 	taking_turns();
 	nvs_real.cuEventSynchronize = synchronize_late;
+	uint64_t start = nvs_now_ns();
 	pthread_t submitter = start_in_turn();
 	turn_ok(0, 1, 10000000);
-	/* WHEN the GPU has, and the waiter takes its time to wake up */
+	/* WHEN the GPU has, and the waiter does not wake up */
 	atomic_store(&late_to_wake, true);
 	fake_let_go();
+	/* THEN the turn is given up, but not as soon as that of somebody who submits nothing; and not asked for again
+	 */
+	struct nvs_turn_over over = expect_ended(1, NVS_TURN_IDLE);
+	CHECK(nvs_now_ns() - start >= over.used_us * NVS_NS_PER_US + WAKE_NS && over.wants == 0);
 	scheduler_expect_silence(20);
-	/* THEN the turn is still its own; how soon it submits the rest is the host's affair */
-	terms(0, 0);
+	/* AND asked for when it does */
 	atomic_store(&late_to_wake, false);
+	expect_asked(0);
+	turn_ok(0, 2, 0);
 	pthread_join(submitter, NULL);
 }
 
@@ -664,7 +670,7 @@ int main(void)
 	RUN(what_passes_before_and_after_the_work_is_not_used);
 	RUN(what_is_in_flight_at_the_end_is_told_at_once);
 	RUN(an_idle_turn_with_a_length_is_given_up);
-	RUN(a_turn_is_not_idle_while_somebody_wakes_up_to_submit_more);
+	RUN(a_turn_is_kept_for_those_who_wake_up_to_submit_more_but_not_for_long);
 	RUN(a_turn_until_told_is_kept_when_idle_and_gaps_are_not_used_time);
 	RUN(long_kernels_between_short_ones_keep_the_gpu_busy);
 	RUN(kernels_that_are_over_before_the_next_is_submitted_do_not_keep_the_gpu_busy);

@@ -247,6 +247,8 @@ class Compute:
             first = self._first(card, contenders)
             contenders.remove(first)
             self._give(first, exclusive=True, awaited=bool(contenders))
+        elif card.exclusive is None:
+            self._give_early(card)
         for turn in self._open_ended(card):
             self._adjust(card, turn, contenders if turn.exclusive else [])
         self.alarms.set(gpu.uuid, self._next_look(gpu, next_ready))
@@ -327,6 +329,21 @@ class Compute:
             return not self._urgent(place, floor), 0.0 if level else ahead, place.compute.asked_at
 
         return min(ready, key=order)
+
+    def _give_early(self, card: CardCompute) -> None:
+        """The card idles, for the host of one hesitates and others wait for credit. What they use now they leave to it
+        later: otherwise it is lost, where the quotas leave no time to make it good."""
+        now = self.node.now
+        if not card.full or not any(book.hesitates(now) for book in card.books.values()):
+            return
+        waiting = [place for place in card.asking.values() if place.compute.turn is None and not overlaps(place)]
+        able = [place for place in waiting if self._early(place) >= SHORTEST]
+        if able:
+            first = min(able, key=lambda place: self._book(place).virtual)
+            self._give(first, exclusive=True, awaited=False, most=self._early(first))
+
+    def _early(self, place: Attachment) -> float:
+        return self._book(place).early(self.node.now) - place.compute.tail
 
     def _urgent(self, place: Attachment, floor: float) -> bool:
         if not place.compute.urgent:
@@ -430,11 +447,11 @@ class Compute:
         for uuid in place.client.group.cards:
             self._unsettled[uuid] = self.node.gpus[uuid]
 
-    def _give(self, place: Attachment, exclusive: bool, awaited: bool) -> None:
+    def _give(self, place: Attachment, exclusive: bool, awaited: bool, most: float = LONGEST) -> None:
         state, card, now = place.compute, place.gpu.compute, self.node.now
         self._stop_asking(place)
         book = self._book(place)
-        length: float | None = min(LONGEST, self._part(place))
+        length: float | None = min(most, LONGEST, self._part(place))
         if exclusive and not awaited and not book.capped:
             length = LONGEST if state.bursty else None
         self._last_turn += 1

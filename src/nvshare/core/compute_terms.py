@@ -236,6 +236,7 @@ class Terms:
         quotas = {place.client.group.id: place.client.group.core_percent for place in active}
         total = sum(quotas.values())
         capped = any(percent < WHOLE for percent in quotas.values())
+        card.full = total >= WHOLE
         for name, book in card.books.items():
             everybody = total / WHOLE if name in quotas else total / WHOLE + book.quota
             book.set_share(scaled(book.quota, everybody), capped or book.capped)

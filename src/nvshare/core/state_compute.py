@@ -141,6 +141,7 @@ class CardCompute:
     lingering: dict[int, Turn] = field(default_factory=dict)  # by number: closed, but their work may still run
     books: dict[str, Book] = field(default_factory=dict)  # by group
     capped: bool = False  # one of its clients has a quota
+    full: bool = False  # the quotas of the active ones leave nothing of it
     throttled: int = 0  # of those who wait for its memory
     free_runners: int = 0  # active ones that need no turns
     dirty: bool = False  # who takes turns has to be looked at again

@@ -628,6 +628,54 @@ def test_who_returns_from_idleness_is_neither_owed_nor_in_debt() -> None:
     assert first == pytest.approx(second, abs=0.1)
 
 
+def hesitating(quotas: tuple[int, int], wants: bool = True) -> Stage:
+    """Two with quotas: the second has had a turn and no credit for the next, the first has the card."""
+    stage = Stage()
+    for client, percent in zip((1, 2), quotas, strict=True):
+        stage.start(client, core_limit=percent)
+    stage.ask(2)
+    stage.pass_time(0.02)
+    stage.ask(1)
+    stage.over(2, 0.02, wants=wants)
+    assert stage.turn(1)
+    assert not stage.turn(2)
+    stage.pass_time(0.02)
+    return stage
+
+
+def test_while_the_host_of_one_hesitates_others_have_their_turn_early_and_later_none() -> None:
+    # GIVEN quotas that leave nothing of the card
+    stage = hesitating((90, 10))
+    # WHEN the one that has its turn submits nothing for a moment
+    early = of(stage.over(1, 0.02, wants=False, reason=TurnEnd.IDLE), c.GiveTurn)
+    # THEN the other has a short turn now, although it has no credit for a whole one
+    credit = stage.place(2).compute.book.credit
+    assert 0.0 <= credit < 0.018
+    assert [turn.client for turn in early] == [2]
+    assert early[0].length == pytest.approx((credit + 0.007) / 0.9)
+    # AND no second one, but when its credit is due, within a quarter of a second
+    stage.pass_time(early[0].length)
+    assert not of(stage.over(2, early[0].length), c.GiveTurn)
+    assert not of(stage.pass_time(0.2), c.GiveTurn)
+    assert [turn.client for turn in of(stage.pass_time(0.05), c.GiveTurn)] == [2]
+
+
+def test_nobody_has_an_early_turn_where_the_quotas_leave_time_to_make_good_what_was_missed() -> None:
+    stage = hesitating((80, 10))
+    assert not of(stage.over(1, 0.02, wants=False, reason=TurnEnd.IDLE), c.GiveTurn)
+
+
+def test_who_has_wanted_nothing_for_long_does_not_hesitate() -> None:
+    # GIVEN one that had its last turn a while ago, and another that has no credit for a whole one
+    stage = hesitating((90, 10), wants=False)
+    stage.over(1, 0.02, wants=False, reason=TurnEnd.IDLE)
+    stage.pass_time(0.11)
+    # WHEN that one asks; THEN it waits until it has
+    assert not of(stage.ask(2), c.GiveTurn)
+    assert 0.0 < stage.place(2).compute.book.credit < 0.018
+    assert [turn.client for turn in of(stage.pass_time(0.1), c.GiveTurn)] == [2]
+
+
 def test_who_asks_again_while_the_last_of_its_work_ends_was_not_idle() -> None:
     # GIVEN two that always want the card
     stage = Stage()

@@ -242,3 +242,24 @@ def test_a_group_comes_back_from_a_moment_of_idleness_with_one_turn_owed_to_it_a
     back.seen_at = 1.0
     back.arrive(now=1.0 + idle, clock=10.0)
     assert back.virtual == pytest.approx(after)
+
+
+@pytest.mark.parametrize(
+    ("quota", "credit", "length"),
+    [
+        (0.1, 0.018, 0.02),  # a whole turn of it
+        (0.1, 0.009, (0.009 + 0.025 - 0.018) / 0.9),
+        (0.1, 0.0, (0.025 - 0.018) / 0.9),
+        (0.1, -0.001, 0.0),
+        (0.5, 0.0, 0.09),
+        (1.0, 0.0, 0.0),  # never waits for credit
+    ],
+)
+def test_a_turn_before_its_time_leaves_the_next_one_within_a_quarter_of_a_second(
+    quota: float, credit: float, length: float
+) -> None:
+    early = book(quota)
+    early.credit = credit
+    assert early.early(0.0) == pytest.approx(length)
+    early.bill(early.early(0.0) * (1.0 - quota), 0.0, 0.0)
+    assert early.ready_at(0.0) <= 0.25 + 1e-9 or credit < 0.0

@@ -20,7 +20,9 @@ from nvshare.core.policy.shares import LONGEST, turn_length
 BOUND_WAIT = 0.5  # seconds without use after which credit grows no further
 DEBT_WAIT = 10.0  # seconds after which the largest debt is paid
 IDLE_AFTER = 0.02  # seconds without turn and request after which a group was idle
+HESITATES = 0.1  # seconds of that for which its host may be late, so that it will be back
 FORGOTTEN_AFTER = 1.0  # seconds of that after which what it had before no longer counts
+PROGRESS = 0.25  # seconds in which everybody is to have had a turn
 ROUNDING = 1e-9  # seconds
 EVENED, EVENED_MOST = 0.7, 0.35  # of what a group is owed when its turn begins; of a turn
 
@@ -100,6 +102,17 @@ class Book:
             return now
         missing = self.length * (1.0 - self.quota) - self.accrue(now)
         return now if missing <= ROUNDING else now + missing / self.quota
+
+    def early(self, now: float) -> float:
+        """How long a turn may be that begins before there is credit for a whole one: with what it has, and so much
+        ahead of its time that the next one is not too late. Not twice: who is ahead has to wait."""
+        credit, whole = self.accrue(now), self.length * (1.0 - self.quota)
+        ahead = PROGRESS * self.quota - whole
+        return min(self.length, (credit + ahead) / (1.0 - self.quota)) if self.capped and credit >= 0.0 else 0.0
+
+    def hesitates(self, now: float) -> bool:
+        """It had a turn a moment ago and does not ask."""
+        return not self.engaged and now < self.seen_at + HESITATES
 
     def left(self, now: float, unbilled: float) -> float:
         """How much longer a turn may be, after so much that is not billed yet."""
