@@ -203,13 +203,27 @@ def test_ways_to_share_a_card_lie_between_two_looks_at_the_reference() -> None:
 def test_launch_bound_tasks_alternate_with_native_ones_for_equal_times() -> None:
     stage = Rehearsal(8.0, 2.0)
     list(free(stage, [(LAUNCH, LAUNCH)]))
-    pairs = [scene for scene in stage.scenes if len(scene.tasks) == 2]
-    assert [(scene.tasks[0].how, scene.seconds) for scene in pairs] == [
+    run_in, rounds = (
+        [scene for scene in stage.scenes if len(scene.tasks) == 2 and scene.start == start] for start in (1.0, 0.1)
+    )
+    assert [scene.tasks[0].how for scene in run_in] == [NATIVE, NVSHARE] * 3
+    assert [(scene.tasks[0].how, scene.seconds) for scene in rounds] == [
         (NATIVE, 0.4),
         (NVSHARE, 0.4),
         (NVSHARE, 0.4),
         (NATIVE, 0.4),
-    ] * 16
+    ] * 15
+
+
+def test_other_processes_take_part_after_every_third_of_the_rounds_and_it_is_told_what_each_had() -> None:
+    stage = Rehearsal(8.0, 2.0)
+    found = list(free(stage, [(ADD, LAUNCH)]))
+    rounds = [scene.tasks for scene in stage.scenes if len(scene.tasks) == 2 and scene.start == 0.1]
+    assert [[task.number for task in tasks] for tasks in rounds] == [[who] * 2 for who in (0, 1, 2) for _ in range(20)]
+    assert {(task.kind, task.number) for tasks in rounds for task in tasks} == {
+        (kind, number) for kind in (ADD, LAUNCH) for number in range(3)
+    }
+    assert [row.figures["by_process"] for row in found if row.how in (NATIVE, NVSHARE)] == [[[1.0, 1.0]] * 3] * 2
 
 
 def test_quotas_are_judged_over_whole_windows_after_a_whole_start() -> None:

@@ -60,8 +60,9 @@ NEIGHBOUR_QUOTA = 10
 STORM_CHANGES = 200
 STORM_WINDOWS = 7.5  # of the usual length: 60 s
 STORM_QUOTAS = ((5, 30), (10, 50), (30, 100), (50, 100))  # of each task: without quotas, all would have the same
-ROUNDS, ROUND = 32, 0.05  # in which ways to share a card alternate, where the host is not steady; of a window, each
-STEADY_AFTER = 0.05  # of the usual time to run in, where tasks have nothing to find out about each other
+ROUNDS, ROUND = 30, 0.05  # in which ways to share a card alternate, where the host is not steady; of a window, each
+TROUPE = 3  # processes of each kind that take turns in them: one may be faster than its equals for as long as it lives
+RUN_IN, STEADY_AFTER = 0.5, 0.05  # of the usual time to run in: of new ones, and before each round
 HOST_WINDOWS = 2.0  # of the usual length, where it is the host that is compared
 BURSTS_JUDGED, BURSTS_REPORTED = 2.0, 1.25  # windows of the usual length: 160 and 100 bursts of an interactive task
 STEADY, LOOKS = 0.003, 6  # by how much the best looks at the native speed may differ, and how many there are at most
@@ -72,6 +73,14 @@ REPORTED = 0.25  # of a window is enough for what is steady, and for what is onl
 def cast(how: str, kinds: Sequence[str]) -> list[Name]:
     """A task of each kind; those of one kind are numbered."""
     return [Name(how, kind, kinds[:place].count(kind)) for place, kind in enumerate(kinds)]
+
+
+def casts(how: str, kinds: Sequence[str]) -> list[list[Name]]:
+    """Those that take turns in the rounds of these kinds; where there are no rounds, one."""
+    first = cast(how, kinds)
+    if LAUNCH not in kinds:
+        return [first]
+    return [[replace(name, number=(name.number + shift) % TROUPE) for name in first] for shift in range(TROUPE)]
 
 
 def title(kinds: Sequence[str]) -> str:
@@ -217,10 +226,10 @@ def _in_the_pauses(seen: Seen) -> float:
 def pairs(stage: Stage) -> Iterator[Row]:
     """Two, three and four tasks with quotas. Each mix is compared with native runs before and after it."""
     most = max(map(len, TOGETHER))
-    casts = [_mixed(mix, most) for mix in MIXES]
+    fullest = [_mixed(mix, most) for mix in MIXES]
     stage.call_up(
         [*cast(NATIVE, tuple(kind for mix in MIXES if len(mix) == 1 for kind in mix))]
-        + [task for kinds in casts for task in cast(NVSHARE, kinds)]
+        + [task for kinds in fullest for task in cast(NVSHARE, kinds)]
     )
     yield from _by_group(stage, "pairs", {" and ".join(mix): partial(_with_quotas, stage, mix) for mix in MIXES})
 
@@ -265,27 +274,28 @@ BESIDE: tuple[tuple[str, ...], ...] = (
 )
 
 
-def free(stage: Stage, casts: Sequence[tuple[str, ...]] = BESIDE) -> Iterator[Row]:
+def free(stage: Stage, beside: Sequence[tuple[str, ...]] = BESIDE) -> Iterator[Row]:
     """Tasks without quotas, under nvshare and in all other ways, in turn. Launch-bound ones are compared with what they
     reach natively, nothing else."""
-    stage.call_up(task for how in (NATIVE, NVSHARE) for kinds in casts for task in cast(how, kinds))
+    both = [casts(how, kinds) for how in (NATIVE, NVSHARE) for kinds in beside]
+    stage.call_up(task for each in both for tasks in each for task in tasks)
     ways = list(WAYS)
-    busy = [kinds for kinds in casts if LAUNCH not in kinds]
+    busy = [kinds for kinds in beside if LAUNCH not in kinds]
     problem = stage.without_mps() or _call_up_mps(stage, busy)
     if problem is not None:
         ways = [way for way in ways if way.how != MPS]
         yield Row("free", "all", MPS, note=f"not measured: {problem}")
     solo: Solo | None = None
-    for kinds in casts:
+    for kinds in beside:
         solo = Solo(stage, solo)
         chosen = ways if kinds in busy else [NATIVELY, AS_IT_COMES]
         yield from going_on("free", title(kinds), _ways_to_share(stage, solo, kinds, chosen))
 
 
-def _call_up_mps(stage: Stage, casts: Iterable[Sequence[str]]) -> str | None:
+def _call_up_mps(stage: Stage, beside: Iterable[Sequence[str]]) -> str | None:
     """Why tasks under MPS cannot be had, where they cannot."""
     try:
-        stage.call_up([task for kinds in casts for task in cast(MPS, kinds)])
+        stage.call_up([task for kinds in beside for task in cast(MPS, kinds)])
     except WorkerFailed as error:
         return str(error)
     return None
@@ -293,13 +303,19 @@ def _call_up_mps(stage: Stage, casts: Iterable[Sequence[str]]) -> str | None:
 
 def _ways_to_share(stage: Stage, solo: Solo, kinds: Sequence[str], ways: Sequence[Way]) -> Iterator[Row]:
     """What launch-bound tasks do depends on the host, whose speed varies from second to second: ways alternate, native
-    for as long as ours, each round is compared by itself, and the middle half of them counts."""
+    for as long as ours, each round is compared by itself, and the middle half of them counts. It depends on the process
+    too: others take part after every third of the rounds."""
     rounds = ROUNDS if LAUNCH in kinds else 1
     played: dict[Way, list[Seen]] = {way: [] for way in ways}
+    troupes = {way: casts(way.how, kinds) for way in ways}
     solo.measure(*kinds)
     for turn in range(rounds):
+        for way in ways if rounds > 1 and turn * TROUPE % rounds == 0 else ():
+            tasks = troupes[way][_whose(turn)]
+            stage.play(Scene(tasks, (), stage.seconds * ROUND, stage.start * RUN_IN))  # what they are is found out
         for way in ways if turn % 2 == 0 else reversed(ways):
-            played[way].append(stage.play(_free_scene(stage, kinds, way, rounds)))
+            tasks = troupes[way][_whose(turn) if rounds > 1 else 0]
+            played[way].append(stage.play(_free_scene(stage, tasks, way, rounds)))
     solo.measure(*kinds)
     each = {way: [solo.shares(cast(way.how, kinds), one.speeds()) for one in seen] for way, seen in played.items()}
     native = tuple(map(midmean, zip(*each[NATIVELY], strict=True)))
@@ -310,6 +326,7 @@ def _ways_to_share(stage: Stage, solo: Solo, kinds: Sequence[str], ways: Sequenc
         more = {**its, **played[way][-1].as_told()}
         if rounds > 1:
             more["rounds"] = [[round(share, 4) for share in one] for one in each[way]]
+            more["by_process"] = _by_process(each[way])
         if LAUNCH not in kinds:
             row = rows.busy_row(what, way.label, shares[way])
         elif set(kinds) == {LAUNCH}:
@@ -328,9 +345,19 @@ def _round_by_round(
     return tuple(had * midmean(kept) for had, kept in zip(native, zip(*ratios, strict=True), strict=True))
 
 
-def _free_scene(stage: Stage, kinds: Sequence[str], way: Way, rounds: int) -> Scene:
+def _by_process(found: Sequence[Sequence[float]]) -> list[list[float]]:
+    """What each cast had in its rounds. Natively: by how much processes differ for no reason of ours."""
+    each = [[one for turn, one in enumerate(found) if _whose(turn) == which] for which in range(TROUPE)]
+    return [[round(midmean(shares), 4) for shares in zip(*rounds, strict=True)] for rounds in each]
+
+
+def _whose(turn: int) -> int:
+    """Which cast has this round."""
+    return turn * TROUPE // ROUNDS
+
+
+def _free_scene(stage: Stage, tasks: Sequence[Name], way: Way, rounds: int) -> Scene:
     """A whole window for what is judged; those who come again and again have nothing to find out."""
-    tasks = cast(way.how, kinds)
     if rounds > 1:
         return Scene(tasks, (), stage.seconds * ROUND, stage.start * STEADY_AFTER, mode=way.mode)
     part = 1.0 if way == AS_IT_COMES else REPORTED
