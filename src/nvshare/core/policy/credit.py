@@ -5,9 +5,10 @@ proportion to their shares, within one turn. The card's clock is the virtual tim
 comes back from idleness begins there, or one turn earlier if that is how far it was, for its host may have hesitated:
 more of the time in which it wanted nothing is not owed to it, and what it had once is not held against it. What is owed
 is made good by turns that are longer or shorter than usual, until all are as far as they would be with turns of no
-length (``evened``). *Credit* is the bucket: it fills with time by the quota, up to a bound, and
-falls by what was used; who has too little for a turn waits. So over any time t a group gets at most quota * t + bound
-+ one turn. Debt, from kernels that ran on, is carried so far that nobody waits longer than ``DEBT_WAIT`` for it.
+length (``evened``). *Credit* is the bucket: it fills with time by the quota, up to a bound, and falls by what was used;
+who has too little for a turn waits, but where the card would idle (``early``). So over any time t a group gets at most
+quota * t + bound + one turn. Debt, from kernels that ran on, is carried so far that nobody waits longer than
+``DEBT_WAIT`` for it.
 """
 
 from __future__ import annotations
