@@ -113,7 +113,11 @@ class Compute:
         """How long its turn may go on submitting: with a quota, what is in flight then is part of its turn."""
         book = self._book(place)
         part = book.length if overlaps(place) else evened(book, self._rivals(place.gpu.compute))
-        return max(SHORTEST, part - place.compute.tail) if book.capped else min(LONGEST, part)
+        if book.capped:
+            part -= place.compute.tail
+        elif book.length <= LONGEST:
+            part = min(part, LONGEST)
+        return max(part, SHORTEST)
 
     def _rivals(self, card: CardCompute) -> Iterator[Book]:
         """Of those who have the exclusive turn or ask for it."""
@@ -334,12 +338,12 @@ class Compute:
         """The card idles, for the host of one hesitates and others wait for credit. What they use now they leave to it
         later: otherwise it is lost, where the quotas leave no time to make it good."""
         now = self.node.now
-        if not card.full or not any(book.hesitates(now) for book in card.books.values()):
+        if not card.full or card.shared or not any(book.hesitates(now) for book in card.books.values()):
             return
         waiting = [place for place in card.asking.values() if place.compute.turn is None and not overlaps(place)]
         able = [place for place in waiting if self._early(place) >= SHORTEST]
         if able:
-            first = min(able, key=lambda place: self._book(place).virtual)
+            first = self._first(card, able)
             self._give(first, exclusive=True, awaited=False, most=self._early(first))
 
     def _early(self, place: Attachment) -> float:

@@ -247,6 +247,25 @@ def test_without_quotas_no_turn_is_longer_than_fifty_milliseconds_while_others_w
     assert lengths(stage.pass_time(0.05)) == []
 
 
+def test_beside_a_quota_the_turn_of_one_without_lasts_for_its_part_of_the_cycle_too() -> None:
+    # GIVEN one without a quota and one at 80 %, which have taken turns for a while
+    stage = Stage()
+    stage.start(1)
+    stage.start(2, core_limit=80)
+    stage.use(1, 2)
+    stage.ask(1)
+    stage.ask(2)
+    for client in (1, 2, 1, 2):
+        stage.pass_time(0.09)
+        stage.over(client, 0.09)
+        stage.use(1, 2)
+    # THEN a turn of the first goes on until it has had its part of 180 ms
+    assert stage.turn(1)
+    stage.pass_time(0.045)
+    stage.pass_time(0.035)
+    assert 0.08 < stage.place(1).compute.turn.length < 0.12
+
+
 def test_who_keeps_others_waiting_is_billed_for_it_whatever_it_says() -> None:
     stage = Stage()
     stage.start(1, core_limit=50)
@@ -674,6 +693,20 @@ def test_who_has_wanted_nothing_for_long_does_not_hesitate() -> None:
     assert not of(stage.ask(2), c.GiveTurn)
     assert 0.0 < stage.place(2).compute.book.credit < 0.018
     assert [turn.client for turn in of(stage.pass_time(0.1), c.GiveTurn)] == [2]
+
+
+def test_a_change_of_quota_does_not_forgive_a_turn_before_its_time() -> None:
+    # GIVEN one at half of the card that had a turn of 90 ms before its time
+    stage = Stage()
+    stage.start(1, core_limit=50)
+    stage.ask(1)
+    book = stage.place(1).compute.book
+    book.credit = -book.length * 0.5
+    # WHEN its quota becomes a tenth, whose turns are of 20 ms
+    stage.limit("process:1", core_limit=10)
+    # THEN it owes what it owed
+    assert book.length == pytest.approx(0.02)
+    assert book.credit == pytest.approx(-0.045)
 
 
 def test_who_asks_again_while_the_last_of_its_work_ends_was_not_idle() -> None:

@@ -116,6 +116,16 @@ def test_a_launch_bound_task_beside_a_busy_one_is_as_fast_as_natively() -> None:
     assert all(one >= 0.98 * alone for one, alone in zip(delivered(BUSY, TINY, seconds=20.0), native, strict=True))
 
 
+@pytest.mark.parametrize("burst", [0.005, 0.02])
+def test_nobody_has_its_turn_early_beside_a_launch_bound_task_at_work(burst: float) -> None:
+    """Where quotas fill the card and one with pauses leaves it to a launch-bound one: what a busy one had then would be
+    billed in full."""
+    launches = replace(TINY, kernel=10e-6, gap=50e-6, quota=20)
+    pausing = ComputeTask("pausing", 0.001, burst=burst, sleep=4 * burst, quota=60)
+    busy, *_ = delivered(ComputeTask("busy", 0.0015, quota=20), launches, pausing, seconds=16.0)
+    assert busy == pytest.approx(0.2, abs=POINT)
+
+
 def test_mostly_idle_tasks_hardly_notice_each_other() -> None:
     tasks = [ComputeTask(kernel=0.001, burst=0.01, sleep=0.1) for _ in range(3)]
     assert all(1 / speed <= 1.01 for speed in delivered(*tasks, seconds=30.0))
@@ -146,6 +156,15 @@ def test_after_two_hundred_changes_of_quota_everybody_had_what_its_quotas_came_t
     for task, share in zip(got, promised, strict=True):
         assert share / 60 - 1.5 * POINT <= task.delivered <= share / 60 + POINT
         assert max(b[0] - a[0] for a, b in zip(task.marks, task.marks[1:], strict=False)) < 3.0
+
+
+def test_a_hundred_changes_a_second_are_no_way_around_a_quota() -> None:
+    """Whoever sets quotas decides how often; a task whose quota changes gains nothing by that, beside one that pauses."""
+    percents, every, seconds = (80, 20, 5), 0.01, 10.0
+    changes = [QuotaChange(1.0 + turn * every, 0, percents[turn % 3]) for turn in range(int((seconds + 1.0) / every))]
+    pausing = ComputeTask("pausing", 0.001, burst=0.001, sleep=0.02)
+    changed, _ = delivered(ComputeTask(kernel=0.0015, quota=80), pausing, seconds=seconds, changes=changes)
+    assert changed <= sum(percents) / 300 + POINT
 
 
 def test_a_change_acts_within_300_ms() -> None:

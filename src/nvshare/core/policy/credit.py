@@ -56,11 +56,13 @@ class Book:
         return min(LONGEST, self.length)
 
     def restart(self, quota: float, now: float, clock: float) -> None:
-        """A new quota: what it is owed or owes beyond one turn counts no more."""
+        """A new quota: what it is owed beyond one turn counts no more, nor what it owes beyond one, by the old quota or
+        the new one."""
         self.accrue(now)
+        before = self.length
         self.quota = self.share = quota
         self.length = turn_length(quota, self.capped)
-        self.credit = max(-self.length, min(self.credit, self.length * (1.0 - quota)))
+        self.credit = max(-max(before, self.length), min(self.credit, self.length * (1.0 - quota)))
         turn = self.length / self.share
         self.virtual = max(clock - turn, min(self.virtual, clock + turn))
 
