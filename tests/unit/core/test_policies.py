@@ -263,3 +263,10 @@ def test_a_turn_before_its_time_leaves_the_next_one_within_a_quarter_of_a_second
     assert early.early(0.0) == pytest.approx(length)
     early.bill(early.early(0.0) * (1.0 - quota), 0.0, 0.0)
     assert early.ready_at(0.0) <= 0.25 + 1e-9 or credit < 0.0
+
+
+def test_debt_that_a_change_of_quota_leaves_is_paid_within_ten_seconds() -> None:
+    owing = book(0.8)
+    owing.credit = -0.144
+    owing.restart(0.01, 0.0, 0.0)
+    assert owing.credit == pytest.approx(-0.1)

@@ -159,7 +159,7 @@ def test_after_two_hundred_changes_of_quota_everybody_had_what_its_quotas_came_t
 
 
 def test_a_hundred_changes_a_second_are_no_way_around_a_quota() -> None:
-    """Whoever sets quotas decides how often; a task whose quota changes gains nothing by that, beside one that pauses."""
+    """A task whose quota changes gains nothing by that, however often, beside one that pauses."""
     percents, every, seconds = (80, 20, 5), 0.01, 10.0
     changes = [QuotaChange(1.0 + turn * every, 0, percents[turn % 3]) for turn in range(int((seconds + 1.0) / every))]
     pausing = ComputeTask("pausing", 0.001, burst=0.001, sleep=0.02)

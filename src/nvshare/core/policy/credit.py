@@ -62,7 +62,8 @@ class Book:
         before = self.length
         self.quota = self.share = quota
         self.length = turn_length(quota, self.capped)
-        self.credit = max(-max(before, self.length), min(self.credit, self.length * (1.0 - quota)))
+        debt = min(max(before, self.length), DEBT_WAIT * quota)
+        self.credit = max(-debt, min(self.credit, self.length * (1.0 - quota)))
         turn = self.length / self.share
         self.virtual = max(clock - turn, min(self.virtual, clock + turn))
 
