@@ -98,7 +98,7 @@ def frameworks() -> list[str]:
     quota = rows["quota torch"]
     return [
         f"speed / native is {alone['ratio']:.4f} in the mean of the {alone['of']} whose native runs agree",
-        f"{launches['added_us']:.2f} µs longer ({least:.2f} to {most:.2f}) than the native {launches['native_us']:.1f}",
+        f"{launches['added_us']:.2f} µs more ({least:.2f} to {most:.2f}) than the native {launches['native_us']:.1f}",
         f"freed {rows['ten tasks allocate and free']['allocations']:,} times under quotas",
         f"its own `{quota['error']}` at {quota['reached_mib']} MiB, sees a card of {quota['total_mib']} MiB",
     ]
