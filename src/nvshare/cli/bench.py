@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from nvshare import config
 from nvshare.cli.interrupts import code_of, ended_by
-from nvshare.cli.options import SIZE, PlainGroup, fail, only
+from nvshare.cli.options import SIZE, Finite, PlainGroup, Seconds, fail, only
 from nvshare.cli.results import HTML, JSON, require_apart, say, write, write_json
 from nvshare.client.connection import SchedulerError
 from nvshare.gpu.cards import NoCards
@@ -196,7 +196,7 @@ _SIM = click.option(
 
 def _speed(default: float) -> Callable[[Any], Any]:
     return click.option(
-        "--speed", type=click.FloatRange(0.01, 100), default=default, show_default=True, help="Of the simulated node."
+        "--speed", type=Finite(0.01, 100), default=default, show_default=True, help="Of the simulated node."
     )
 
 
@@ -207,7 +207,7 @@ def _speed(default: float) -> Callable[[Any], Any]:
 @only("test", map(str, mission.TESTS))
 @click.option(
     "--shorten",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Finite(0, 1, min_open=True),
     help="Part of the iterations to run. Default: all; simulated: what takes a few seconds.",
 )
 @JSON
@@ -429,9 +429,7 @@ def _compute_content(bench: ComputeBench, rows: list[ComputeRow], complete: bool
 @_SIM
 @click.option("--real", is_flag=True, help="The first GPU of this machine (the default without --sim).")
 @only("part", PARTS)
-@click.option(
-    "--seconds", type=click.FloatRange(0.2, 60), default=8.0, show_default=True, help="Length of a measured window."
-)
+@click.option("--seconds", type=Seconds(0.2, 60), default=8.0, show_default=True, help="Length of a measured window.")
 @JSON
 @HTML
 def compute_command(

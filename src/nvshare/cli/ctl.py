@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from nvshare import __version__, config
-from nvshare.cli.options import PlainGroup, fail
+from nvshare.cli.options import PlainGroup, fail, parse_percent
 from nvshare.cli.status import describe_settings, status_view
 from nvshare.client.connection import Connection, RequestRefused, SchedulerError
 from nvshare.gpu import sim
@@ -153,6 +153,7 @@ def _watch(socket: Path) -> None:
 
 
 _TARGETS = ("client", "pid", "pod", "run")
+_NONE = "none: back to what the run, the pod or its environment says"
 
 
 def _whose(command: Callable[..., None]) -> Callable[..., None]:
@@ -170,8 +171,10 @@ def _whose(command: Callable[..., None]) -> Callable[..., None]:
 @main.command("set")
 @click.option("--mode", type=click.Choice(config.MODES), help="How tasks share a card.")
 @_whose
-@click.option("--mem", metavar="SIZE", help="Memory quota, e.g. 4GiB, or none.")
-@click.option("--cores", metavar="PERCENT", help="Compute quota in percent of one GPU, 1 to 99; 100 or none: no quota.")
+@click.option("--mem", metavar="SIZE", help=f"Memory quota, e.g. 4GiB; {_NONE}.")
+@click.option(
+    "--cores", metavar="PERCENT", help=f"Compute quota in percent of one GPU, 1 to 99; 100: no quota; {_NONE}."
+)
 @click.option("--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks.")
 @click.pass_obj
 def set_command(socket: Path, /, mode: str | None, **options: Any) -> None:
@@ -225,12 +228,10 @@ def _limits(mem: str | None, cores: str | None, priority: str | None) -> dict[st
         except ValueError as error:
             raise click.BadParameter(f"{error}; or none", param_hint="--mem") from error
     if cores is not None:
-        low, high = config.CORE_BOUNDS
-        if cores != "none" and not (cores.isdecimal() and low <= int(cores) <= high):
-            raise click.BadParameter(
-                f"{cores!r} is not a whole number from {low} to {high}, or none", param_hint="--cores"
-            )
-        limits["cores"] = None if cores == "none" else int(cores)
+        try:
+            limits["cores"] = None if cores == "none" else parse_percent(cores)
+        except ValueError as error:
+            raise click.BadParameter(f"{error}, or none", param_hint="--cores") from error
     if priority is not None:
         limits["priority"] = priority
     return limits

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from nvshare import __version__, config
 from nvshare.cli.interrupts import code_of, ended_by, uninterrupted
-from nvshare.cli.options import SIZE, PlainCommand, Seconds, fail
+from nvshare.cli.options import SIZE, Finite, PlainCommand, Seconds, fail
 from nvshare.cli.results import HTML, JSON, require_apart, say, write
 from nvshare.lab.kube_test.kubectl import Kubectl, KubectlFailed
 from nvshare.lab.kube_test.plan import LEAST_LIMIT, Request
@@ -41,7 +41,7 @@ _IMAGE = f"localhost/nvshare/nvshare-workloads:{__version__}"
 @click.option("--context", help="Of the kubeconfig. Default: its current one.")
 @click.option("--iterations", type=click.IntRange(1), help="Adds per pod. Default: the workload's own.")
 @click.option("--n", type=click.IntRange(1), help="Matrices are n x n. Default: the workload's own.")
-@click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Of simulated cards.")
+@click.option("--speed", type=Finite(min=0, min_open=True), default=1.0, help="Of simulated cards.")
 @click.option("--timeout", type=Seconds(min=1), default=3600, show_default=True, help="Seconds for the pods to end.")
 @click.option("--against", type=click.Path(dir_okay=False, path_type=Path), help="JSON of a --baseline test.")
 @JSON

@@ -19,7 +19,7 @@ import click
 
 from nvshare import config
 from nvshare.cli.interrupts import ENDING
-from nvshare.cli.options import SIZE, SPEED, PlainCommand, Seconds, fail
+from nvshare.cli.options import PERCENT, SIZE, SPEED, PlainCommand, Seconds, fail
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
 from nvshare.launch.errors import LaunchError, NoGpu, WrongDevice
@@ -136,7 +136,7 @@ def stopping(stop: Callable[[], None]) -> Iterator[Callable[[], int | None]]:
 @click.option("--gpus", metavar="0,2|all|cpu", help="Which GPUs, by index or UUID. Default: all, else the CPU.")
 @click.option("--workers", type=click.IntRange(1, 4096), help="Workers at once. Default: one per GPU.")
 @click.option("--mem", type=SIZE, help="Memory quota of each worker on its GPU, e.g. 4GiB.")
-@click.option("--cores", type=click.IntRange(*config.CORE_BOUNDS), help="Compute quota of each worker in percent.")
+@click.option("--cores", type=PERCENT, help="Compute quota of each worker, 1 to 99; 100: no quota.")
 @click.option("--gpus-per-worker", type=click.IntRange(1, 64), default=1, show_default=True, help="Different ones.")
 @click.option("--jobs", type=click.File("r"), help="A job per line (- for standard input), see below.")
 @click.option("--journal", type=click.Path(path_type=Path, dir_okay=False), help="Remembers jobs that ended well.")

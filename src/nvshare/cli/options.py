@@ -17,6 +17,7 @@ import click
 
 from nvshare import config, native
 from nvshare.cli.interrupts import INTERRUPTED, code_of, ended_by
+from nvshare.gpu.sim import SPEED_BOUNDS
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # what a full or broken output answers
 _HELP_ASKED_FOR = getattr(click.exceptions, "NoArgsIsHelpError", ())  # in newer releases of click only
@@ -28,19 +29,33 @@ else:
     _Number = _Names = click.ParamType  # generic in newer releases of click only
 
 
-class _Size(_Number):
-    name = "size"
+class _Parsed(_Number):
+    """What ``parse`` makes of the text; its ``ValueError`` names what is allowed."""
+
+    def __init__(self, name: str, parse: Callable[[str], int]) -> None:
+        self.name = name
+        self.parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
         try:
-            return config.parse_size(value)
+            return self.parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-SIZE = _Size()
+def parse_percent(text: str) -> int:
+    """A compute quota from ``30``; else ``ValueError``."""
+    low, high = config.CORE_BOUNDS
+    digits = text.lstrip("0")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(high)) and low <= int(digits) <= high):
+        raise ValueError(f"{text!r} is not a whole number from {low} to {high}")
+    return int(digits)
+
+
+SIZE = _Parsed("size", config.parse_size)
+PERCENT = _Parsed("percent", parse_percent)
 
 
 class Finite(click.FloatRange):
@@ -61,7 +76,7 @@ class Seconds(Finite):
 
 SPEED = click.option(
     "--speed",
-    type=float,
+    type=Finite(*SPEED_BOUNDS),
     help="How many times as fast as life the simulated node runs. Default: as it does if it is up, else 1.",
 )
 

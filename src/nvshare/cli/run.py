@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from nvshare import config, native
-from nvshare.cli.options import SIZE, SPEED, fail
+from nvshare.cli.options import PERCENT, SIZE, SPEED, fail
 from nvshare.client.connection import Connection, OtherVersion, RequestRefused, SchedulerError
 from nvshare.client.spawn import LOG_NAME, SchedulerNotStarted, ensure_scheduler
 from nvshare.gpu import sim
@@ -257,9 +257,8 @@ def _end_leftovers() -> None:
 @click.option("--mode", type=click.Choice(config.MODES), help="When a scheduler is started: how tasks share a card.")
 @click.option(
     "--cores",
-    type=click.IntRange(*config.CORE_BOUNDS),
-    metavar="PERCENT",
-    help="Compute quota of all its processes together, in percent of one GPU; 100: no quota.",
+    type=PERCENT,
+    help="Compute quota of all its processes together, in percent of one GPU, 1 to 99; 100: no quota.",
 )
 @click.option("--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks.")
 @click.option("--name", "label", help="How nvsharectl status calls this run. Default: the command's name.")

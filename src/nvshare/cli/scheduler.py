@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from nvshare import __version__, config
-from nvshare.cli.options import SIZE, PlainCommand, fail
+from nvshare.cli.options import SIZE, PlainCommand, Seconds, fail
 from nvshare.daemon.exclusive import Unavailable
 from nvshare.daemon.serve import Place, serve
 from nvshare.gpu.cards import Card, NoCards, NvmlCards, ProcessMemory
@@ -44,7 +44,7 @@ _LOOK_AGAIN = 10.0  # seconds between two looks for a GPU on a node that has non
 @click.option("--ready-fd", type=int, metavar="N", help="Write a byte to this descriptor when listening.")
 @click.option(
     "--idle-exit",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=0.0,
     metavar="SECONDS",
     help="End after so long without a connection; 0: never.",

@@ -15,7 +15,7 @@ import click
 from nvshare import config
 from nvshare.cli.interrupts import code_of, ended_by
 from nvshare.cli.launch import where
-from nvshare.cli.options import SPEED, PlainCommand, ResultFile, Seconds, fail
+from nvshare.cli.options import SPEED, Finite, PlainCommand, ResultFile, Seconds, fail
 from nvshare.cli.results import HTML, JSON, require_apart, say, telling, write
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
@@ -30,7 +30,7 @@ from nvshare.launch.supervised import Supervised
 from nvshare.launch.visible import BadChoice, choose
 
 PASSED, FAILED, SKIPPED = 0, 1, 77
-_PERCENT = click.FloatRange(0, 100)
+_PERCENT = Finite(0, 100)
 _MIB = 1 << 20
 _ENDING = 20.0  # seconds that workers have to be gone after Ctrl-C
 

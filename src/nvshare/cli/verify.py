@@ -15,7 +15,7 @@ from rich.console import Console
 from nvshare import config
 from nvshare.cli import concurrency
 from nvshare.cli.bench import node_spec, plain_errors
-from nvshare.cli.options import SIZE, PlainGroup, fail, only
+from nvshare.cli.options import SIZE, PlainGroup, Seconds, fail, only
 from nvshare.cli.results import HTML, JSON, require_apart, say, write
 from nvshare.client.connection import SchedulerError
 from nvshare.gpu.profiles import parse_node
@@ -49,9 +49,7 @@ def _set_up() -> Iterator[None]:
 @click.option(
     "--card-memory", type=SIZE, default=str(CARD_MEMORY), show_default="4GiB", help="Of each card, for all tasks."
 )
-@click.option(
-    "--seconds", type=click.FloatRange(1, 60), default=SECONDS, show_default=True, help="How long tasks are watched."
-)
+@click.option("--seconds", type=Seconds(1, 60), default=SECONDS, show_default=True, help="How long tasks are watched.")
 @click.option("--compare", is_flag=True, help="Also: two busy tasks natively, under nvshare and under MPS.")
 @JSON
 @HTML

@@ -19,7 +19,7 @@ from nvshare.cli.pod_watch import main as pod_watch
 from nvshare.cli.scheduler import main as scheduler
 
 STYLE = {  # of every command one kind of mistake each: what was typed, then all that is said of it
-    ("run", "--cores", "0", "--", "true"): "--cores: 0 is not in the range 1<=x<=100",
+    ("run", "--cores", "0", "--", "true"): "--cores: '0' is not a whole number from 1 to 100",
     ("run",): "Missing argument 'COMMAND...'; see nvshare run --help",
     ("launch", "--timeout", "nan", "--", "true"): "--timeout: nan is not a number of seconds",
     ("run", "--speed", "3", "--", "true"): "--speed is that of a simulated node: give --sim, or leave it out",
@@ -89,6 +89,31 @@ def test_help_fits_a_terminal_of_80_columns(command):
     assert [line for line in result.output.splitlines() if len(line) > 80] == []
 
 
+def every_number(programs):
+    for name, program in programs.items():
+        for one in every_command(program, name):
+            for option in one.values[0].params:
+                if isinstance(option.type, click.types.FloatParamType):
+                    yield pytest.param(one.values[0], option, id=f"{one.id} {option.opts[0]}")
+
+
+NUMBERS = list(every_number(PROGRAMS))
+
+
+@pytest.mark.parametrize("typed", ["nan", "inf", "-inf", "1e999"])
+@pytest.mark.parametrize(("command", "option"), NUMBERS)
+def test_every_number_is_finite(command, option, typed):
+    with pytest.raises(click.BadParameter) as refused:
+        command.make_context("it", [f"{option.opts[0]}={typed}"])
+    assert refused.value.param is option
+
+
+def test_numbers_are_found_wherever_they_are():
+    found = {number.id for number in NUMBERS}
+    assert found >= {"nvshare run --speed", "nvshare bench mission --shorten", "nvshare verify --seconds"}
+    assert found >= {"nvshare-scheduler --idle-exit", "nvshare-device-plugin --memory-ratio"}
+
+
 def test_without_a_command_there_is_help():
     result = CliRunner().invoke(nvshare, ["bench"])
     assert "Commands:" in result.output
@@ -123,11 +148,54 @@ def test_nvsharectl_says_what_is_allowed(arguments):
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize("cores", ["0", "-1", "101", "half"])
-def test_nvshare_run_says_which_cores_are_allowed(cores):
-    result = CliRunner().invoke(nvshare, ["run", "--cores", cores, "--", "true"])
-    assert result.exit_code == 2
-    assert "1<=x<=100" in result.output or "not a valid integer" in result.output
+CORES = {  # where a compute quota is typed: what stands before and after it, and what else is allowed there
+    "run": (nvshare, ("run",), ("--", "no-such-program"), ""),
+    "launch": (nvshare, ("launch",), ("--", "no-such-program"), ""),
+    "set": (ctl, ("--socket", "/nonexistent/x.sock", "set", "--pid", "1"), (), ", or none"),
+}
+NO_CORES = ["0", "-1", "-0", "101", "1000", "half", "30.5", "nan", "inf", "1e2", "", "30%", "3_0", "+30", " 30", "30 "]
+NO_CORES += ["\u0663\u0660", "\uff13\uff10", "0x1e", "000", "None"]
+
+
+@pytest.mark.parametrize("entrance", CORES)
+@pytest.mark.parametrize("cores", [*NO_CORES, "9" * 5000], ids=lambda cores: repr(cores[:8]))
+def test_every_entrance_refuses_the_same_cores_in_the_same_words(entrance, cores):
+    program, before, after, also = CORES[entrance]
+    result = CliRunner().invoke(program, [*before, "--cores", cores, *after])
+    said = f"[NVSHARE][FATAL]: --cores: {cores!r} is not a whole number from 1 to 100{also}\n"
+    assert (result.exit_code, result.output) == (2, said)
+
+
+def what_is_said_of(entrance, cores):
+    program, before, after, _ = CORES[entrance]
+    return CliRunner().invoke(program, [*before, "--cores", cores, *after]).output
+
+
+@pytest.mark.parametrize("entrance", CORES)
+@pytest.mark.parametrize("cores", ["1", "30", "030", "100", "0" * 5000 + "7"], ids=lambda cores: repr(cores[:8]))
+def test_every_entrance_takes_the_same_cores(entrance, cores):
+    said = what_is_said_of(entrance, cores)
+    assert said.startswith("[NVSHARE][FATAL]: ")  # only that the program, or the scheduler, is not there
+    assert "--cores" not in said
+
+
+def test_only_set_takes_cores_away():
+    assert "--cores" in what_is_said_of("run", "none")
+    assert "--cores" in what_is_said_of("launch", "none")
+    assert "--cores" not in what_is_said_of("set", "none")
+
+
+def test_help_says_where_a_quota_falls_back_to():
+    told = " ".join(CliRunner().invoke(ctl, ["set", "--help"]).output.split())
+    assert told.count("none: back to what the run, the pod or its environment says.") == 2
+    assert "100: no quota" in told
+    assert "none: no quota" not in told
+
+
+@pytest.mark.parametrize("entrance", ["run", "launch"])
+def test_help_says_which_cores_are_allowed(entrance):
+    told = " ".join(CliRunner().invoke(nvshare, [entrance, "--help"]).output.split())
+    assert re.search(r"--cores PERCENT [^-]*1 to 99; 100: no quota\.", told)
 
 
 WORKERS = {
