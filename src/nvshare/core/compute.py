@@ -65,11 +65,19 @@ class Compute:
         state.speaks = True
         turn = state.overrun if state.turn is None or state.turn.number != event.number else state.turn
         if turn is None or turn.number != event.number:
-            self._log(Level.DEBUG, f"Ignored TURN_OVER {event.number} of client {place.client.hex}: that turn is over")
-            return
+            self._log(Level.DEBUG, f"TURN_OVER {event.number} of client {place.client.hex}: that turn was over before")
+        else:
+            self._closed(turn, event)
+        shut = state.turn is None or state.turn.closed_at is not None
+        if event.wants and shut and place.standing is Standing.RUNNING and state.told:
+            self._ask(place)
+        self._unsettled[place.gpu.uuid] = place.gpu
+
+    def _closed(self, turn: Turn, event: TurnOver) -> None:
+        """Its client submits no more."""
         if turn.closed_at is None:
             turn.closed_at = self.node.now
-            state.bursty = event.reason is TurnEnd.IDLE
+            turn.place.compute.bursty = event.reason is TurnEnd.IDLE
         if event.pending <= 0.0:
             self._ended(turn, event)
         elif event.reason is TurnEnd.STUCK:
@@ -78,9 +86,6 @@ class Compute:
             self._account(turn, event.used, event.pending)
             turn.due = self.node.now + min(event.pending, ENDS_BY)
             turn.deadline = turn.due + ENDS_BY
-        if event.wants and place.standing is Standing.RUNNING and state.told:
-            self._ask(place)
-        self._unsettled[place.gpu.uuid] = place.gpu
 
     def _ended(self, turn: Turn, event: TurnOver) -> None:
         """All of its work has."""
@@ -265,12 +270,12 @@ class Compute:
                     self._unsettled[other.gpu.uuid] = other.gpu
 
     def _end_overdue(self, card: CardCompute) -> None:
-        """Those who say nothing: others go on beside them."""
+        """Those who say nothing: others go on beside them. Time in which nobody listened is not theirs."""
         now = self.node.now
         for turn in self._turns(card):
             end = turn.end
             if turn.deadline is None and end is not None and end <= now:
-                turn.deadline = end + SPEAK_BY
+                turn.deadline = now + SPEAK_BY
             if turn.deadline is not None and turn.deadline <= now:
                 self._abandon(turn)
 
@@ -412,7 +417,7 @@ class Compute:
 
     def _stays_first(self, turn: Turn, contenders: list[Attachment], length: float) -> bool:
         book = self._book(turn.place)
-        used = self._weighed(turn, self.node.now - turn.since) - turn.weighed
+        used = turn.weighs(self.node.now - turn.since, self.node.now) - turn.weighed
         after = book.virtual + (used + length) / book.share
         return all(self._book(place) is not book and self._book(place).virtual >= after for place in contenders)
 
@@ -486,7 +491,7 @@ class Compute:
         if length is not None and length <= self.node.now - turn.given_at:
             self._end(turn)
         else:
-            turn.length, turn.decided = length, False
+            turn.length, turn.decided, turn.deadline = length, False, None
             self._send(turn)
 
     def _end(self, turn: Turn) -> None:
@@ -530,11 +535,11 @@ class Compute:
         """Bill what the client says it used and will use, within what can be true."""
         now, place = self.node.now, turn.place
         elapsed = now - turn.since
-        used = max(min(max(said, 0.0), elapsed), self._kept(turn) - SLACK)
+        used = max(min(max(said, 0.0), elapsed), turn.lasted(turn.waited_for_since, now) - SLACK)
         if used > 0.0:
             self._touch(place)
         total = used + min(pending, ENDS_BY) - min(used, turn.overlapped) / 2
-        weighed = self._weighed(turn, total)
+        weighed = turn.weighs(total, now)
         book = self._book(place)
         book.bill(total - turn.billed, weighed - turn.weighed, now)
         turn.billed, turn.weighed = total, weighed
@@ -546,18 +551,6 @@ class Compute:
             )
         if turn.length is not None and book.capped and total > turn.length + LONG_KERNEL:
             self.terms.tell_debt(place, total - turn.length)
-
-    def _kept(self, turn: Turn) -> float:
-        """How long it kept somebody waiting."""
-        return self._open_since(turn, turn.waited_for_since)
-
-    def _weighed(self, turn: Turn, used: float) -> float:
-        """What counts against it when the next turn is given: little of the time in which nobody else asked."""
-        return min(used, LONGEST + self._open_since(turn, turn.asked_for_since))
-
-    def _open_since(self, turn: Turn, moment: float | None) -> float:
-        end = self.node.now if turn.handed_at is None else turn.handed_at
-        return 0.0 if moment is None else max(0.0, end - max(moment, turn.since))
 
     def _note_overlap(self, turn: Turn, used: float) -> None:
         """It ended: exclusive turns that were under way beside it, handed on or handed to, had half of the card."""

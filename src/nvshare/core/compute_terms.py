@@ -227,8 +227,9 @@ class Terms:
             for turn in open_turns(card):
                 if turn.place.client.group.id == name:
                     elapsed = now - turn.since
-                    book.bill(elapsed if turn.length is not None else min(elapsed, LONGEST), 0.0, now)
-                    turn.since, turn.decided = now, False
+                    used = elapsed if turn.length is not None else min(elapsed, LONGEST)
+                    book.bill(used - turn.billed, turn.weighs(used, now) - turn.weighed, now)
+                    turn.since, turn.decided, turn.billed, turn.weighed = now, False, 0.0, 0.0
             book.restart(quota, now, card.clock)
 
     def _set_shares(self, gpu: GpuState, active: list[Attachment]) -> None:

@@ -97,10 +97,21 @@ def _books_balance(node: Node, compute: Compute) -> Iterator[str]:
                 yield f"{gpu.uuid}: books of group {name} know {book.engaged} turns and requests, there are {engaged}"
 
 
+def _given_up_on_by_right(node: Node, compute: Compute) -> Iterator[str]:
+    """Only who was told when to end must have spoken by then."""
+    for gpu in node.gpus.values():
+        for turn in open_turns(gpu.compute):
+            if turn.deadline is None or turn.closed_at is not None or turn.told_to_end:
+                continue
+            if turn.end is None or turn.deadline < turn.end:
+                yield f"{turn.place.client.hex} is to end its turn on {gpu.uuid} by {turn.deadline} and does not know"
+
+
 COMPUTE_INVARIANTS = {
     "one exclusive turn": _one_exclusive_turn,
     "turns below grants": _turns_below_grants,
     "turns wake": _turns_wake,
     "turns not passed over": _turns_not_passed_over,
     "books balance": _books_balance,
+    "given up on by right": _given_up_on_by_right,
 }

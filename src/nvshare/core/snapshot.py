@@ -308,8 +308,10 @@ def _mode(node: Node, place: Attachment) -> str:
 
 
 def _scaled_quota(place: Attachment) -> float:
+    """Quotas are scaled where compute turns divide a card; freely, and in memory turns, they are caps alone."""
     book = place.gpu.compute.books.get(place.client.group.id)
-    return float(place.client.group.core_percent) if book is None else book.share * 100
+    scales = place.compute.told and not place.gpu.turns
+    return book.share * 100 if scales and book is not None else float(place.client.group.core_percent)
 
 
 def _waiting_for_turn(place: Attachment, now: float) -> str | None:

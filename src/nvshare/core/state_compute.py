@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nvshare.core.policy.credit import Book
+from nvshare.core.policy.shares import LONGEST
 
 if TYPE_CHECKING:
     from nvshare.core.state import Attachment
 
 REMEMBERED_S = 60.0  # the longest window over which delivered time is told
 SAMPLE_S = 0.25  # between two samples that are kept
+FRESH_S = 0.5  # a client that uses the card has spoken since
 
 
 class Kind(enum.Enum):
@@ -58,6 +60,15 @@ class Turn:
     def end(self) -> float | None:
         return None if self.length is None else self.given_at + self.length
 
+    def lasted(self, moment: float | None, now: float) -> float:
+        """Seconds from then on for which it kept the card, as far as they are not billed by an earlier quota."""
+        end = now if self.handed_at is None else self.handed_at
+        return 0.0 if moment is None else max(0.0, end - max(moment, self.since))
+
+    def weighs(self, used: float, now: float) -> float:
+        """What counts against it when the next turn is given: little of the time in which nobody else asked."""
+        return min(used, LONGEST + self.lasted(self.asked_for_since, now))
+
 
 @dataclass(slots=True, eq=False)
 class Delivered:
@@ -74,12 +85,14 @@ class Delivered:
             samples.popleft()
 
     def over(self, seconds: float, now: float) -> float:
-        """The part of the last seconds in which it occupied the card."""
+        """The part of the last seconds in which it occupied the card, as far as it told of them."""
         if not self.samples:
             return 0.0
-        earlier = (sample for sample in reversed(self.samples) if sample[0] <= now - seconds)
+        latest, in_all = self.samples[-1]
+        until = latest if now - latest < FRESH_S else now
+        earlier = (sample for sample in reversed(self.samples) if sample[0] <= until - seconds)
         at, occupied = next(earlier, self.samples[0])
-        return max(0.0, min(1.0, (self.samples[-1][1] - occupied) / max(seconds, now - at)))
+        return max(0.0, min(1.0, (in_all - occupied) / max(seconds, until - at)))
 
     def until_latest(self, seconds: float) -> float | None:
         """The same before the latest sample; None where nothing is known of so long."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import statistics
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +105,31 @@ def test_tasks_that_fit_run_side_by_side_without_a_drop(node: Node) -> None:
     counters = node.status()["counters"]
     assert counters["drops"] == 0
     assert counters["swapped_bytes"] == 0
+
+
+def gave_up_on_a_turn(node: Node) -> bool:
+    deadline = time.monotonic() + 5.0
+    while "did not end its compute turn" not in node.log.read_text():
+        if time.monotonic() > deadline:
+            return False
+        threading.Event().wait(0.05)  # the scheduler writes it when it does
+    return True
+
+
+@pytest.mark.slow
+def test_a_task_that_was_stopped_in_its_compute_turn_goes_on(node: Node) -> None:
+    # GIVEN a task with a quota
+    task = node.start("-m", "nvshare.lab.workloads", "add-small", "--iterations", "6000", "--json",
+                      NVSHARE_GPU_CORE_LIMIT="99")  # fmt: skip
+    node.await_status(lambda status: status["clients"] and status["clients"][0]["gpus"][0]["occupied_s"] > 0.3)
+    # WHEN it is stopped for so long that its turn is given up
+    task.process.send_signal(signal.SIGSTOP)
+    while not gave_up_on_a_turn(node):
+        task.process.send_signal(signal.SIGCONT)  # it was between two turns
+        task.process.send_signal(signal.SIGSTOP)
+    task.process.send_signal(signal.SIGCONT)
+    # THEN it has others, up to its end
+    assert finished(task)["passed"]
 
 
 def test_task_without_scheduler_runs_natively_with_one_warning(node: Node, tmp_path: Path) -> None:

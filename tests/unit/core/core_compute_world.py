@@ -145,6 +145,7 @@ class ComputeWorld(World):
         wants = bool(a % 2)
         seat.number, seat.asked = 0, seat.asked or wants
         self.send(e.TurnOver(self.now, client, gpu, number, elapsed, elapsed * (a % 3) / 2, 0.0, reason, wants))
+        self._assert_heard(client, gpu, seat, wants)
 
     def run_on(self, a: int, b: int, d: int) -> None:
         """A kernel does not end with its turn: told again and again, until it has."""
@@ -159,6 +160,13 @@ class ComputeWorld(World):
         seat.overrun, seat.asked = number if pending else 0, seat.asked or wants
         used = self.now - seat.given_at
         self.send(e.TurnOver(self.now, client, gpu, number, used, used, pending, TurnEnd.STUCK, wants))
+        self._assert_heard(client, gpu, seat, wants)
+
+    def _assert_heard(self, client: int, gpu: str, seat: Seat, wants: bool) -> None:
+        """Who wants a turn, as it said with the end of one, is not forgotten: it does not say so again."""
+        if wants and self.seats.get((client, gpu)) is seat:
+            state = self.scheduler._node.clients[client].gpus[gpu].compute
+            assert state.asks or state.turn is not None, "one who wants a turn was not heard"
 
     def lie(self, a: int, b: int, d: int) -> None:
         """Figures that cannot be, numbers of turns long gone, requests for what it has."""
@@ -178,12 +186,9 @@ class ComputeWorld(World):
             self.send(e.TurnOver(self.now, client, gpu, number, said, said, 0.0, TurnEnd(a % 4), wants=True))
 
     def stay_deaf(self, a: int, b: int, d: int) -> None:
-        """Nobody speaks for a while: deadlines pass, and who asks is served all the same."""
+        """Nobody speaks for a while: deadlines pass, and who asks is served all the same. Who was given up on does not
+        know, and ends its turn when it wakes up."""
         self.advance((1.0, 3.0, 13.0)[d % 3])
-        for (client, gpu), seat in self.seats.items():
-            place = self.scheduler._node.clients[client].gpus.get(gpu)
-            if seat.number and (place is None or place.compute.turn is None):
-                seat.number = 0  # it was given up on
 
     def change_quota(self, a: int, b: int, d: int) -> None:
         program = self._pick(a)

@@ -11,7 +11,7 @@ from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.settings import Mode, Priority, TurnEnd
 from nvshare.core.snapshot import take
-from nvshare.core.state_compute import Kind
+from nvshare.core.state_compute import Delivered, Kind
 
 BUSY, TINY = 1.0, 0.2  # part of its time in which the card works for a client
 
@@ -107,6 +107,34 @@ def test_status_says_what_each_waits_for() -> None:
     stage.pass_time(0.001)
     stage.over(2, 0.001)
     assert waits()[2] == "its quota of 10 %"
+
+
+def test_status_tells_what_was_delivered_until_a_client_last_spoke() -> None:
+    samples = Delivered()
+    for quarter in range(9):
+        samples.note(0.25 * quarter, 0.9 * 0.25 * quarter)
+    assert samples.over(1.0, 2.0) == pytest.approx(0.9)
+    assert samples.over(1.0, 2.24) == pytest.approx(0.9)  # the next report is on its way
+    assert samples.over(1.0, 2.5) == pytest.approx(0.45)  # there is none
+    assert samples.over(1.0, 4.0) == 0.0
+
+
+def test_status_shows_no_scaled_quota_of_one_who_runs_freely() -> None:
+    def scaled() -> list[float]:
+        return [client.gpus[0].scaled_quota for client in take(stage.scheduler._node, stage.now).clients]
+
+    stage = Stage()
+    stage.start(1)
+    stage.start(2, core_limit=30)
+    stage.use(1, 2)
+    stage.ask(1)
+    stage.ask(2)
+    stage.send(e.LimitsChanged(stage.now, "process:2", core_limit=30))
+    assert scaled() == [76.9, 23.1]
+    state = stage.place(1).compute
+    state.kind, state.trust = Kind.LAUNCH_BOUND, 60.0
+    stage.send(e.LimitsChanged(stage.now, "process:2", core_limit=31))
+    assert scaled() == [100.0, 31.0]
 
 
 def test_when_the_neighbour_is_gone_the_other_runs_freely_again() -> None:
@@ -293,6 +321,50 @@ def test_a_client_that_does_not_end_its_turn_is_gone_on_beside() -> None:
     warnings = [line.text for line in of(answer, c.Log) if line.level is c.Level.WARN]
     assert len(warnings) == 1
     assert "did not end its compute turn" in warnings[0]
+
+
+@pytest.mark.parametrize("clients", [(1,), (1, 2, 3)], ids=["alone with a quota", "of three"])
+def test_a_client_that_was_stopped_in_its_turn_has_others_when_it_wakes_up(clients: tuple[int, ...]) -> None:
+    # GIVEN a client that said nothing for so long that its turn was given up
+    stage = Stage()
+    for client in clients:
+        stage.start(client, core_limit=50)
+        stage.ask(client)
+    number = stage.turn(1)
+    stage.pass_time(2.0)
+    assert stage.turn(1) == 0
+    # WHEN it ends that turn and wants another; THEN it has one: it will not ask again
+    answer = stage.send(e.TurnOver(stage.now, 1, A, number, 0.05, 0.05, 0.0, TurnEnd.ENDED, wants=True))
+    answer += stage.pass_time(10.0)
+    assert 1 in [turn.client for turn in of(answer, c.GiveTurn)]
+
+
+def test_nobody_is_taken_for_deaf_after_a_scheduler_that_stood_still() -> None:
+    # GIVEN a turn that ended while the scheduler heard nothing for seconds
+    stage = contending(1, 2, asking=True)
+    stage.now += 3.0
+    # WHEN it looks before it reads what was said; THEN it waits for that
+    looked = stage.send(e.TimerFired(stage.now))
+    assert not [line for line in of(looked, c.Log) if line.level is c.Level.WARN]
+    assert of(stage.over(1, 0.05), c.GiveTurn) == [c.GiveTurn(2, A, 2, 0.05, True)]
+
+
+def test_a_turn_that_goes_on_after_its_end_was_noticed_has_no_end_any_more() -> None:
+    # GIVEN a turn whose end is seen in the very moment in which the only one who waited for it is gone
+    stage = contending(1, 2, 3, asking=True)
+    stage.over(1, 0.0, wants=False, reason=TurnEnd.IDLE)
+    stage.over(2, 0.0, wants=False, reason=TurnEnd.IDLE)
+    stage.ask(1)
+    turn = stage.place(3).compute.turn
+    stage.now = turn.end + 0.0005
+    stage.send(e.ClientGone(stage.now, 1))
+    assert turn.length is None
+    # WHEN it goes on for long; THEN nobody thinks that it is deaf, and its quota finds it
+    for _ in range(4):
+        stage.pass_time(0.5)
+        stage.use(2, 3)
+    assert stage.place(3).compute.turn is turn
+    assert of(stage.send(e.LimitsChanged(stage.now, "process:3", core_limit=10)), c.EndTurn, c.GiveTurn)
 
 
 def test_high_priority_ends_the_turn_of_others_at_once() -> None:

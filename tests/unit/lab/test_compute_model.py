@@ -167,6 +167,14 @@ def test_a_hundred_changes_a_second_are_no_way_around_a_quota() -> None:
     assert changed <= sum(percents) / 300 + POINT
 
 
+@pytest.mark.parametrize("every", [0.02, 0.1, 0.3], ids=lambda every: f"every {every} s")
+def test_changes_of_quota_take_nothing_from_the_others(every: float) -> None:
+    """What was used before a change counts for whose turn is next, also where quotas are more than a card."""
+    changes = [QuotaChange(0.5 + step * every, 0, 80 + step % 2) for step in range(int(10.0 / every))]
+    got = delivered(*with_quotas(BUSY, 80, 80), seconds=8.0, changes=changes)
+    assert got == [pytest.approx(0.5, abs=1.5 * POINT)] * 2
+
+
 def test_a_change_acts_within_300_ms() -> None:
     marks = run([replace(BUSY, quota=80)], seconds=4.0, changes=[QuotaChange(4.0, 0, 20)]).tasks[0].marks
 
