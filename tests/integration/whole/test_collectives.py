@@ -46,6 +46,7 @@ def test_spinning_cards_in_turns_with_a_task_that_does_not_fit(node: Node, card:
     # GIVEN cards that hold either of the two at a time
     node.kill_scheduler()
     node.start_scheduler("--card-memory", "1GiB")
+    node.set(quantum=1)  # shorter than what the process has to do, whatever a switch costs
     third = node.workload("add-small", "--n", "7000", "--iterations", "1000000", gpu=card)
     node.await_status(lambda status: any(gpu["running"] for gpu in status["gpus"]))
     # WHEN a process whose cards wait for each other takes turns with a task on one of them
