@@ -146,9 +146,9 @@ def compute_turns(count: int) -> float:
         quota = 10 + client % 7 * 15
         queue.append(e.ClientRegistered(0.0, client, f"process:{client}", (e.HeldGpu(uuid),), core_limit=quota))
         queue.append(e.LockRequested(0.0, client, uuid, 0))
-        queue.append(e.TurnRequested(0.0, client, uuid))
+        queue.append(e.SliceRequested(0.0, client, uuid))
     now, wake, handled = 0.0, 0.0, 0
-    ends: dict[tuple[int, str], tuple[float, c.GiveTurn]] = {}
+    ends: dict[tuple[int, str], tuple[float, c.GiveSlice]] = {}
     began = time.perf_counter()
     while handled < count:
         if not queue:
@@ -156,13 +156,13 @@ def compute_turns(count: int) -> float:
             now = max(now, min(due[0], wake))
             if due[1] is not None and due[0] <= now:
                 turn = ends.pop(due[1])[1]
-                queue.append(e.TurnOver(now, turn.client, turn.gpu, turn.number, turn.length or 0.0, 0.04, wants=True))
+                queue.append(e.SliceOver(now, turn.client, turn.gpu, turn.number, turn.length or 0.0, 0.04, wants=True))
             else:
                 queue.append(e.TimerFired(now))
         for command in scheduler.handle(queue.popleft()):
-            if type(command) is c.GiveTurn and command.length is not None:
+            if type(command) is c.GiveSlice and command.length is not None:
                 ends[command.client, command.gpu] = (now + command.length, command)
-            elif type(command) is c.EndTurn:
+            elif type(command) is c.EndSlice:
                 turn = ends[command.client, command.gpu][1]
                 ends[command.client, command.gpu] = (now, turn)
             elif type(command) is c.WakeAt and command.at is not None:

@@ -20,8 +20,8 @@ from typing import Any
 
 from nvshare.client.connection import Connection
 from nvshare.gpu import sim
+from nvshare.launch.address import Address, find_cards
 from nvshare.launch.leasing import Site, wish_for
-from nvshare.launch.place import Place, find_cards
 from nvshare.launch.running import start
 
 RATE = 100  # leases a second that must be sustained
@@ -66,9 +66,9 @@ def starts(site: Site) -> dict[str, float]:
         began = time.perf_counter()
         subprocess.run(command, check=True)
         bare.append(time.perf_counter() - began)
-        for place, times in ((Site(site.place, None), supervised), (site, leased)):
+        for address, times in ((Site(site.address, None), supervised), (site, leased)):
             began = time.perf_counter()
-            worker = start(command, place, wish_for(1 << 20, None))
+            worker = start(command, address, wish_for(1 << 20, None))
             granted = worker.wait_granted()
             worker.wait()
             times.append(time.perf_counter() - began)
@@ -94,11 +94,11 @@ def main() -> None:
     node = sim.up("8xT4", name=f"lease-rate-{os.getpid()}")
     held: list[Connection] = []
     try:
-        place = Place(node.socket, node.env(), node.name)
-        cards = find_cards(place)
+        address = Address(node.socket, node.env(), node.name)
+        cards = find_cards(address)
         with Connection(node.socket) as connection:
             pid = connection.status()["scheduler"]["pid"]
-        result: dict[str, Any] = {"start": starts(Site(place, cards))}
+        result: dict[str, Any] = {"start": starts(Site(address, cards))}
         for _ in range(arguments.held):
             held.append(Connection(node.socket))
             held[-1].request("lease", label="held")

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nvshare.bench.compute.bench import scene_seconds
+from nvshare.bench.compute.kinds import BURSTY, IRREGULAR
+from nvshare.bench.compute.scenarios import ALONE, BESIDE, BUSY_NEIGHBOURS, MIXES, TOGETHER, title
 from nvshare.gpu import sim
-from nvshare.lab.compute.bench import scene_seconds
-from nvshare.lab.compute.kinds import BURSTY, IRREGULAR
-from nvshare.lab.compute.scenarios import ALONE, BESIDE, BUSY_NEIGHBOURS, MIXES, TOGETHER, title
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -12,8 +12,8 @@ import sys
 import time
 from typing import Any
 
-from nvshare.lab.compute import driver_kit, kinds
-from nvshare.lab.compute.worker import Notes, Steps, work_on
+from nvshare.bench.compute import driver_kit, kinds
+from nvshare.bench.compute.worker import Notes, Steps, work_on
 
 GIB = 1 << 30
 STEPS = {"add": kinds.ADD, "matmul": kinds.MATMUL, "tiny": kinds.LAUNCH}

@@ -261,7 +261,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the results here")
     arguments = parser.parse_args()
     subprocess.run(["make", "-C", str(ROOT), "native"], check=True, stdout=subprocess.DEVNULL)
-    from nvshare.lab.machine import conditions, source_of_cards
+    from nvshare.bench.machine import conditions, source_of_cards
 
     rows: list[Row] = []
     about = conditions(source_of_cards())

@@ -32,11 +32,11 @@ from typing import Any
 from spine import ROOT, Scheduler, Worker
 
 from nvshare import native
+from nvshare.bench.linkspeed import LinkSpeed
+from nvshare.bench.linkspeed import measure as measure_link
+from nvshare.bench.machine import conditions, source_of_cards
+from nvshare.bench.switches import Switch, SwitchWatch
 from nvshare.client.connection import Connection
-from nvshare.lab.linkspeed import LinkSpeed
-from nvshare.lab.linkspeed import measure as measure_link
-from nvshare.lab.machine import conditions, source_of_cards
-from nvshare.lab.switches import Switch, SwitchWatch
 
 GIB = 1 << 30
 LARGE, SMALL = 11.9, 6.9  # GiB of the tasks' buffers: what people call 12 and 7 GiB, with room for the allocator

@@ -26,10 +26,10 @@ from typing import Any
 
 from spine import ROOT, Scheduler
 
+from nvshare.bench.compute.kinds import ADD, KINDS, MATMUL
+from nvshare.bench.compute.worker import KITS, timed, work
+from nvshare.bench.machine import conditions
 from nvshare.gpu import sim
-from nvshare.lab.compute.kinds import ADD, KINDS, MATMUL
-from nvshare.lab.compute.worker import KITS, timed, work
-from nvshare.lab.machine import conditions
 from nvshare.launch import GpuPool, check
 from nvshare.launch.errors import LaunchError
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from nvshare.lab.driver import Context, Driver
-from nvshare.lab.workloads.program import Options, Program
-from nvshare.lab.workloads.spec import Workload
+from nvshare.bench.driver import Context, Driver
+from nvshare.bench.workloads.program import Options, Program
+from nvshare.bench.workloads.spec import Workload
 from nvshare.launch import check
 
 

@@ -11,8 +11,8 @@ import random
 import sys
 import time
 
-from nvshare.lab.driver import Context, CudaError, Driver
-from nvshare.lab.workloads.ptx import PTX
+from nvshare.bench.driver import Context, CudaError, Driver
+from nvshare.bench.workloads.ptx import PTX
 
 MIB = 1 << 20
 

@@ -97,7 +97,7 @@ def test_a_memory_limit_that_is_raised(deployed: Ground) -> None:
 def test_an_upgrade_ends_no_task(deployed: Ground) -> None:
     """Both DaemonSets are replaced, and with them the library, while a pod works."""
     name = "upgraded"
-    command = ["python3", "-m", "nvshare.lab.workloads", "add-small", "--progress", "--time-scale", f"{SPEED:g}"]
+    command = ["python3", "-m", "nvshare.bench.workloads", "add-small", "--progress", "--time-scale", f"{SPEED:g}"]
     container = {"name": "task", "image": IMAGE, "command": [*command, "--iterations", "30000"],
                  "resources": {"limits": {"nvshare.com/gpu": "1"}}}  # fmt: skip
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},

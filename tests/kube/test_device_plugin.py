@@ -23,7 +23,7 @@ from nvshare.kube.api import deviceplugin_pb2 as api
 T4_MIB = 14913
 OUTSIDER = """
 import sys
-from nvshare.lab.driver import Context, Driver
+from nvshare.bench.driver import Context, Driver
 with Context(Driver()) as context:
     context.allocate(64 << 20)
     print("allocated", flush=True)

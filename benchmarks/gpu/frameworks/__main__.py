@@ -40,7 +40,7 @@ from quota import drift, quota  # noqa: E402
 from ranks import ranks  # noqa: E402
 from switching import switching  # noqa: E402
 
-from nvshare.lab.machine import conditions, source_of_cards  # noqa: E402
+from nvshare.bench.machine import conditions, source_of_cards  # noqa: E402
 
 Row = dict[str, Any]
 PARTS: dict[str, Callable[[list[str], Path, int], Iterator[Row]]] = {

@@ -18,8 +18,8 @@ from spine import ROOT, Scheduler
 from worker import ENVIRONMENT, FRAMEWORKS, NATIVE
 
 from nvshare import native
+from nvshare.bench.workloads import ptx
 from nvshare.client.connection import Connection
-from nvshare.lab.workloads import ptx
 
 HERE = Path(__file__).resolve().parent
 GIB = 1 << 30

@@ -399,7 +399,7 @@ class Bindings(Framework):
         return rest[0] if rest else None
 
     def _begin(self) -> None:
-        from nvshare.lab.workloads import ptx
+        from nvshare.bench.workloads import ptx
 
         d = self.driver
         self._call(d.cuInit(0))

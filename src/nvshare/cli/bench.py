@@ -16,6 +16,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from nvshare import config
+from nvshare.bench import eviction, linkspeed, mission, swap, venues
+from nvshare.bench.compute.bench import BEGIN_SECONDS, ComputeBench, NoTorch, kit_for, scene_seconds
+from nvshare.bench.compute.rows import Row as ComputeRow
+from nvshare.bench.compute.scenarios import PARTS
+from nvshare.bench.linkspeed import LinkSpeed, NotCalibrated
+from nvshare.bench.mission import Mission, Row, Scenario
+from nvshare.bench.outcome import Backend, ignore_progress
+from nvshare.bench.outcome import Progress as Told
+from nvshare.bench.processes import ProcessBackend
+from nvshare.bench.team import TeamStalled
 from nvshare.cli.interrupts import code_of, ended_by
 from nvshare.cli.options import SIZE, Finite, PlainGroup, Seconds, fail, only
 from nvshare.cli.results import HTML, JSON, require_apart, say, write, write_json
@@ -23,20 +33,10 @@ from nvshare.client.connection import SchedulerError
 from nvshare.gpu.cards import NoCards
 from nvshare.gpu.profiles import Profile, parse_node
 from nvshare.gpu.sim import SimError
-from nvshare.lab import eviction, linkspeed, mission, places, swap
-from nvshare.lab.compute.bench import BEGIN_SECONDS, ComputeBench, NoTorch, kit_for, scene_seconds
-from nvshare.lab.compute.rows import Row as ComputeRow
-from nvshare.lab.compute.scenarios import PARTS
-from nvshare.lab.compute.text import compute_table, row_line, simulated_note, verdict
-from nvshare.lab.findings import findings
-from nvshare.lab.linkspeed import LinkSpeed, NotCalibrated
-from nvshare.lab.mission import Mission, Row, Scenario
-from nvshare.lab.model.run import ModelBackend
-from nvshare.lab.outcome import Backend, ignore_progress
-from nvshare.lab.outcome import Progress as Told
-from nvshare.lab.processes import ProcessBackend
-from nvshare.lab.report import eviction_table, row_report, summary_table, swap_report
-from nvshare.lab.team import TeamStalled
+from nvshare.model.run import ModelBackend
+from nvshare.report.compute import compute_table, row_line, simulated_note, verdict
+from nvshare.report.sentences import findings
+from nvshare.report.text import eviction_table, row_report, summary_table, swap_report
 
 _OUTSIDE = (SchedulerError, SimError, NoTorch, TeamStalled, NotCalibrated, mission.BaselineFailed)
 _SOLO_WALL_SECONDS = 2.5  # what a task takes alone on a simulated node, unless --shorten says otherwise
@@ -129,19 +129,19 @@ def _simulated_rows(
     apart = speed > 1.0 and any(scenario.at_life for scenario in mission.SCENARIOS if scenario.test in tests)
     which = False if apart else None
     model_rows = Mission(ModelBackend(gpus, profile, speed=speed), parts).rows(tests, which)
-    with places.simulated(spec, speed, "bench", profile) as place, progress_bars() as started:
-        rows = Mission(ProcessBackend(place), parts, started).rows(tests, which)
-    title = place.title
+    with venues.simulated(spec, speed, "bench", profile) as venue, progress_bars() as started:
+        rows = Mission(ProcessBackend(venue), parts, started).rows(tests, which)
+    title = venue.title
     if apart:
         parts = {name: part / speed for name, part in parts.items()}
         model_rows += Mission(ModelBackend(gpus, profile), parts).rows(set(tests) - {0}, at_life=True)
-        with places.simulated(spec, 1.0, "bench", profile) as place, progress_bars() as started:
-            rows += Mission(ProcessBackend(place), parts, started).rows(set(tests) - {0}, at_life=True)
+        with venues.simulated(spec, 1.0, "bench", profile) as venue, progress_bars() as started:
+            rows += Mission(ProcessBackend(venue), parts, started).rows(set(tests) - {0}, at_life=True)
         rows.sort(key=mission.place_in_table)
     if 2 in tests:
         model_rows += Mission(ModelBackend(gpus, profile)).survivors(profile)
-        with places.simulated(spec, _SURVIVOR_SPEED, "bench", profile) as place, progress_bars() as started:
-            rows += Mission(ProcessBackend(place), started=started).survivors(profile)
+        with venues.simulated(spec, _SURVIVOR_SPEED, "bench", profile) as venue, progress_bars() as started:
+            rows += Mission(ProcessBackend(venue), started=started).survivors(profile)
     return title, mission.compare_with_model(rows, model_rows)
 
 
@@ -247,8 +247,8 @@ def mission_command(
     with plain_errors():
         parts = _parts(shorten or 1.0)
         if spec is None:
-            with places.real() as place:
-                title, rows = _plain_rows(ProcessBackend(place), parts, chosen, None)
+            with venues.real() as venue:
+                title, rows = _plain_rows(ProcessBackend(venue), parts, chosen, None)
         else:
             gpus, plain = parse_node(spec)
             profile = plain.scaled(**scale) if scale else plain
@@ -290,9 +290,9 @@ class _Declared:
 def _declared_card(model_spec: str | None, sim_spec: str | None, speed: float, card_memory: int) -> Iterator[_Declared]:
     spec = _one_of(model_spec, sim_spec)
     if spec is None:
-        with places.real(card_memory) as place:
-            backend = ProcessBackend(place)
-            yield _Declared(backend, linkspeed.measure(place.plain_environment()), eviction.calibrate(backend))
+        with venues.real(card_memory) as venue:
+            backend = ProcessBackend(venue)
+            yield _Declared(backend, linkspeed.measure(venue.plain_environment()), eviction.calibrate(backend))
         return
     gpus, profile = parse_node(spec)
     room = profile.memory_bytes - 4 * profile.context_bytes
@@ -307,9 +307,9 @@ def _declared_card(model_spec: str | None, sim_spec: str | None, speed: float, c
         link = LinkSpeed(profile.link_h2d, profile.link_d2h, profile.link_duplex, profile.link_duplex)
         yield _Declared(ModelBackend(gpus, profile, declared=card_memory), link, its)
         return
-    with places.simulated(spec, speed, "bench", profile, card_memory) as place:
-        link = linkspeed.measure(place.plain_environment(), speed)
-        yield _Declared(ProcessBackend(place), link, its)
+    with venues.simulated(spec, speed, "bench", profile, card_memory) as venue:
+        link = linkspeed.measure(venue.plain_environment(), speed)
+        yield _Declared(ProcessBackend(venue), link, its)
 
 
 def _card_memory(default: str) -> Callable[[Any], Any]:
@@ -460,21 +460,21 @@ def compute_command(
         fail("--real and --sim do not go together: choose one", 2)
     require_apart({"--json": json_path, "--html": html_path})
     rows: list[ComputeRow] = []
-    with plain_errors("H200", modelled=False), places.chosen(sim_spec, "bench") as place:
-        kit_for(place)
-        total = sum(scene_seconds(part, seconds, place.source == "gpu") for part in parts)
-        minutes = (total + len(parts) * BEGIN_SECONDS[place.source]) / 60
-        click.echo(f"nvshare bench compute on {place.title}: {', '.join(parts)}; about {minutes:.1f} min", err=True)
+    with plain_errors("H200", modelled=False), venues.chosen(sim_spec, "bench") as venue:
+        kit_for(venue)
+        total = sum(scene_seconds(part, seconds, venue.source == "gpu") for part in parts)
+        minutes = (total + len(parts) * BEGIN_SECONDS[venue.source]) / 60
+        click.echo(f"nvshare bench compute on {venue.title}: {', '.join(parts)}; about {minutes:.1f} min", err=True)
         with _compute_progress(total) as (passed, found):
-            bench = ComputeBench(place, seconds, passed)
+            bench = ComputeBench(venue, seconds, passed)
             for row in bench.rows(parts):
                 rows.append(row)
                 if json_path is not None:  # after every row: a run that is cut short keeps what it found
-                    write_json(json_path, "compute", place.source, _compute_content(bench, rows, complete=False))
+                    write_json(json_path, "compute", venue.source, _compute_content(bench, rows, complete=False))
                 found(row)
-    written = write("compute", place.source, _compute_content(bench, rows, complete=True), json_path, html_path)
-    click.echo(f"nvshare bench compute on {place.title}\n\n{compute_table(rows)}\n\n{verdict(rows)}")
-    if place.source != "gpu":
-        click.echo(simulated_note(place.source))
+    written = write("compute", venue.source, _compute_content(bench, rows, complete=True), json_path, html_path)
+    click.echo(f"nvshare bench compute on {venue.title}\n\n{compute_table(rows)}\n\n{verdict(rows)}")
+    if venue.source != "gpu":
+        click.echo(simulated_note(venue.source))
     say(written)
     sys.exit(0 if all(row.ok is not False for row in rows) else 1)

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from nvshare.acceptance.concurrency import lines, picture
+from nvshare.acceptance.concurrency.story import Story, Unreadable, tell
+from nvshare.acceptance.concurrency.verdict import MIXED, PARALLEL, SERIAL, Verdict, evidence, judge
 from nvshare.cli.options import PlainCommand, ResultFile, fail
 from nvshare.cli.results import HTML, JSON, replace_file, require_apart, say, write
-from nvshare.lab.concurrency import lines, picture
-from nvshare.lab.concurrency.story import Story, Unreadable, tell
-from nvshare.lab.concurrency.verdict import MIXED, PARALLEL, SERIAL, Verdict, evidence, judge
 
 KIND, SOURCE = "concurrency", "logs"
 _WIDTH = 80

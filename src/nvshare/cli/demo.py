@@ -12,15 +12,15 @@ from rich.console import Console
 from rich.status import Status
 
 from nvshare import procfs
+from nvshare.bench import demo, venues
+from nvshare.bench.outcome import Progress
+from nvshare.bench.processes import ProcessBackend, Venue
+from nvshare.bench.workloads.spec import WORKLOADS
 from nvshare.cli.bench import plain_errors
 from nvshare.cli.options import PlainCommand
 from nvshare.cli.results import HTML, JSON, require_apart, say, telling, write
 from nvshare.gpu.cards import NoCards
-from nvshare.lab import demo, places
-from nvshare.lab.outcome import Progress
-from nvshare.lab.processes import Place, ProcessBackend
-from nvshare.lab.report import RULE, summary_table, task_report
-from nvshare.lab.workloads.spec import WORKLOADS
+from nvshare.report.text import RULE, summary_table, task_report
 
 _NODE = "2xT4"
 _SPEED = 1.0  # as fast as life: compute turns are milliseconds of the host's own time, whose hiccups count as often
@@ -28,26 +28,26 @@ _SCENE_WALL_SECONDS = 4.0
 
 
 @contextlib.contextmanager
-def _place() -> Iterator[Place]:
+def _venue() -> Iterator[Venue]:
     """The real GPU if there is one, else a simulated node of our own."""
     with contextlib.ExitStack() as stack:
         try:
-            place = stack.enter_context(places.real())
+            venue = stack.enter_context(venues.real())
         except NoCards:
-            place = stack.enter_context(places.simulated(_NODE, _SPEED, "demo"))
-        yield place
+            venue = stack.enter_context(venues.simulated(_NODE, _SPEED, "demo"))
+        yield venue
 
 
-def _speed_of(place: Place, backend: ProcessBackend) -> float:
+def _speed_of(venue: Venue, backend: ProcessBackend) -> float:
     """Adds per second: known of a simulated card, measured on a real one."""
-    if place.profile is not None:
-        return 1 / place.profile.kernel_seconds(WORKLOADS["add-small"].kernel_bytes)
+    if venue.profile is not None:
+        return 1 / venue.profile.kernel_seconds(WORKLOADS["add-small"].kernel_bytes)
     return demo.calibrate(backend)
 
 
-def _introduce(place: Place, tell: Callable[[str], None]) -> None:
-    tell(f"nvshare demo on {place.title}")
-    if place.profile is not None:
+def _introduce(venue: Venue, tell: Callable[[str], None]) -> None:
+    tell(f"nvshare demo on {venue.title}")
+    if venue.profile is not None:
         tell(
             "This machine has no NVIDIA GPU: the cards are simulated, as fast as real ones. The programs, the library "
             "and the scheduler are real."
@@ -72,11 +72,11 @@ def command(json_path: Path | None, html_path: Path | None) -> None:
     tell = telling(json_path, html_path)
     played = []
     before = procfs.processor_time()
-    with plain_errors(), _place() as place:
-        _introduce(place, tell)
-        backend = ProcessBackend(place)
+    with plain_errors(), _venue() as venue:
+        _introduce(venue, tell)
+        backend = ProcessBackend(venue)
         with console.status("starting") as status:
-            chosen = demo.scenes(_speed_of(place, backend), _SCENE_WALL_SECONDS * place.speed)
+            chosen = demo.scenes(_speed_of(venue, backend), _SCENE_WALL_SECONDS * venue.speed)
             for scene, row in demo.play(backend, chosen, lambda title: _follow(status, title)):
                 status.stop()  # while it lives it takes standard output for itself
                 tell(f"{row.test}. {scene.title} ({row.source})\n{task_report(row.details)}\n")
@@ -84,15 +84,15 @@ def command(json_path: Path | None, html_path: Path | None) -> None:
                 played.append((scene, row))
     rows = [row for _, row in played]
     sentences = [scene.sentence(row) if row.passed else f"FAILED: {scene.title}." for scene, row in played]
-    note = demo.busy_note(before, procfs.processor_time()) if place.source == "simulated" else None
+    note = demo.busy_note(before, procfs.processor_time()) if venue.source == "simulated" else None
     sentences += [note] if note else []
     content = {
-        "node": place.title,
-        "speed": place.speed,
+        "node": venue.title,
+        "speed": venue.speed,
         "rows": [row.to_dict() for row in rows],
         "findings": sentences,
     }
-    written = write("demo", place.source, content, json_path, html_path)
+    written = write("demo", venue.source, content, json_path, html_path)
     say([f"{RULE}\n{summary_table(rows)}\n{RULE}", *sentences, *written])
     for row in rows:
         if not row.passed:

@@ -10,16 +10,17 @@ import click
 
 from nvshare import config, native
 from nvshare.cli.options import SPEED, PlainCommand, fail
-from nvshare.cli.run import Surroundings, start_scheduler, surroundings
+from nvshare.cli.run import scheduler_address, start_scheduler
 from nvshare.client.spawn import is_running
+from nvshare.launch.address import Address
 
 _LIBRARY_INSIDE = "/usr/local/lib/libnvshare.so"
 _SOCKETS_INSIDE = "/var/run/nvshare"
 
 
-def shell_variables(library: Path, place: Surroundings) -> dict[str, str]:
+def shell_variables(library: Path, address: Address) -> dict[str, str]:
     """The variables of a shell whose programs share their GPU."""
-    return {**place.variables, "NVSHARE_SOCK": str(place.socket), "LD_PRELOAD": config.preload_with(library)}
+    return {**address.variables, "NVSHARE_SOCK": str(address.socket), "LD_PRELOAD": config.preload_with(library)}
 
 
 def docker_arguments(library: Path, socket: Path) -> list[str]:
@@ -49,19 +50,19 @@ def command(spec: str | None, speed: float | None, docker: bool, as_json: bool) 
     if docker and spec is not None:
         fail("a simulated node lives in this machine's processes: --docker and --sim do not go together", 2)
     library = native.interposer()
-    place = surroundings(spec, speed)
-    if place.simulated:
-        start_scheduler(place)
-    elif not is_running(place.socket):
+    address = scheduler_address(spec, speed)
+    if address.simulated:
+        start_scheduler(address)
+    elif not is_running(address.socket):
         click.echo(
-            f"[NVSHARE][WARN]: no scheduler answers on {place.socket}; start one with: nvshare-scheduler --user",
+            f"[NVSHARE][WARN]: no scheduler answers on {address.socket}; start one with: nvshare-scheduler --user",
             err=True,
         )
     if docker:
-        arguments = docker_arguments(library, place.socket)
+        arguments = docker_arguments(library, address.socket)
         click.echo(json.dumps(arguments) if as_json else shlex.join(arguments))
         return
-    variables = shell_variables(library, place)
+    variables = shell_variables(library, address)
     if as_json:
         click.echo(json.dumps(variables, indent=2))
         return

@@ -22,12 +22,12 @@ from nvshare.cli.interrupts import ENDING
 from nvshare.cli.options import PERCENT, SIZE, SPEED, PlainCommand, Seconds, fail
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
+from nvshare.launch.address import Address, Cards, find_address, find_cards
 from nvshare.launch.errors import LaunchError, NoGpu, WrongDevice
 from nvshare.launch.fleet import STOPPED, Fleet, Job, Result, Terms, jobs_for
 from nvshare.launch.journal import BadJournal, Journal, read_jobs
 from nvshare.launch.leasing import Site, wish_for
 from nvshare.launch.orders import GRACE, Wish
-from nvshare.launch.place import Cards, Place, find_cards, find_place
 from nvshare.launch.validate import validate
 from nvshare.launch.visible import BadChoice, choose
 
@@ -50,13 +50,13 @@ class Chosen:
         return [cards.index(uuid) for uuid in self.uuids] if cards is not None else []
 
 
-def choose_gpus(wanted: str | None, place: Place, wish: Wish) -> Chosen:
+def choose_gpus(wanted: str | None, address: Address, wish: Wish) -> Chosen:
     """``--gpus``; ends the command with one line when it cannot be."""
-    on_cpu = Chosen(Site(place, None), ())
+    on_cpu = Chosen(Site(address, None), ())
     if wanted == "cpu":
         return on_cpu
     try:
-        cards = find_cards(place)
+        cards = find_cards(address)
     except NoGpu as error:
         if wanted in (None, "all"):
             return on_cpu
@@ -74,7 +74,7 @@ def choose_gpus(wanted: str | None, place: Place, wish: Wish) -> Chosen:
     if not uuids:
         return on_cpu
     _require_room(uuids, cards, wish)
-    return Chosen(Site(place, replace(cards, allowed=uuids)), uuids)
+    return Chosen(Site(address, replace(cards, allowed=uuids)), uuids)
 
 
 def _require_room(uuids: tuple[str, ...], cards: Cards, wish: Wish) -> None:
@@ -95,17 +95,17 @@ def announce(chosen: Chosen, asked_for_cpu: bool) -> None:
     click.echo("GPU Setup Validation:")
     click.echo(f"CUDA_VISIBLE_DEVICES: {','.join(map(str, indices))}")
     try:
-        validate(chosen.site.place, chosen.uuids)
+        validate(chosen.site.address, chosen.uuids)
     except WrongDevice as error:
         click.echo(FAILED)
         fail(str(error), 1)
     click.echo("GPU validation successful")
 
 
-def where(spec: str | None, speed: float | None) -> Place:
+def where(spec: str | None, speed: float | None) -> Address:
     """The place; ends the command when it cannot be."""
     try:
-        return find_place(spec, speed)
+        return find_address(spec, speed)
     except (ValueError, sim.SimError) as error:
         fail(str(error), 2)
 
@@ -184,8 +184,8 @@ def command(
     wish = wish_for(mem, cores, gpus_per_worker, timeout=timeout)
     with _work(command, jobs, journal) as (listed, record):
         _require_command(command, listed)
-        place = where(spec, speed)
-        chosen = choose_gpus(gpus, place, wish)
+        address = where(spec, speed)
+        chosen = choose_gpus(gpus, address, wish)
         announce(chosen, asked_for_cpu=gpus == "cpu")
         count = workers or len(chosen.uuids) or 1
         work = jobs_for(command, count) if jobs is None else listed
@@ -195,7 +195,7 @@ def command(
             except OSError as error:
                 fail(f"--log-dir {log_dir} cannot be made: {error.strerror}", 2)
         terms = Terms(count, retries, deadline, grace, log_dir)
-        raise SystemExit(_launch(Fleet(chosen.site, wish, terms), work, record, place))
+        raise SystemExit(_launch(Fleet(chosen.site, wish, terms), work, record, address))
 
 
 def _require_nothing_of_gpus(quotas: Mapping[str, int | None], gpus_per_worker: int) -> None:
@@ -250,7 +250,7 @@ def _require_command(command: tuple[str, ...], work: list[Job]) -> None:
             fail(f"{name or repr('')}: {os.strerror(errno.EACCES) if there else 'command not found'}", 2)
 
 
-def _launch(fleet: Fleet, work: list[Job], record: Journal | None, place: Place) -> int:
+def _launch(fleet: Fleet, work: list[Job], record: Journal | None, address: Address) -> int:
     began = time.monotonic()
     lost: list[str] = []  # why the journal was, if it was
     with stopping(fleet.stop) as stopped, _progress(len(work)) as advance:
@@ -266,7 +266,7 @@ def _launch(fleet: Fleet, work: list[Job], record: Journal | None, place: Place)
 
         results = fleet.run(work, done)
     _summarise(results, len(work), time.monotonic() - began)
-    _name_failures(results, fleet, place)
+    _name_failures(results, fleet, address)
     if lost:
         fail(
             f"--journal: it cannot be written any more ({lost[0]}): the launch was stopped, jobs since then will be "
@@ -279,20 +279,20 @@ def _launch(fleet: Fleet, work: list[Job], record: Journal | None, place: Place)
     return 0 if len(results) == len(work) and all(result.ok for result in results) else 1
 
 
-def _name_failures(results: list[Result], fleet: Fleet, place: Place) -> None:
+def _name_failures(results: list[Result], fleet: Fleet, address: Address) -> None:
     left = [pid for result in results for pid in result.left]
     if left:
         click.echo(f"{CLEANUP_FAILED}: processes {', '.join(map(str, left))} are still there")
     late = [result for result in results if result.timed_out]
     if late and not any(result.pid for result in results) and not fleet.running():
-        click.echo(f"{DEADLOCK}: {late[0].error}; {_holders(place)}")
+        click.echo(f"{DEADLOCK}: {late[0].error}; {_holders(address)}")
     elif results and all(not result.pid and result.error != STOPPED for result in results):
         click.echo(f"{FAILED}: {results[0].error}")
 
 
-def _holders(place: Place) -> str:
+def _holders(address: Address) -> str:
     try:
-        with Connection(place.socket) as connection:
+        with Connection(address.socket) as connection:
             leases: list[dict[str, Any]] = connection.status()["leases"]
     except SchedulerError as error:
         return str(error)

@@ -10,11 +10,11 @@ import click
 from nvshare.cli.options import Finite, PlainCommand, fail
 from nvshare.cli.results import HTML, replace_file, require_apart
 from nvshare.daemon.translate import printable
-from nvshare.lab.report import table
-from nvshare.lab.report_page.compare import Comparison, compared
-from nvshare.lab.report_page.kinds import NotAResult, Result, parsed
-from nvshare.lab.report_page.page import comparison_page, result_page
-from nvshare.lab.report_page.parts import Section, Table, Tile
+from nvshare.report.page.compare import Comparison, compared
+from nvshare.report.page.kinds import NotAResult, Result, parsed
+from nvshare.report.page.page import comparison_page, result_page
+from nvshare.report.page.parts import Section, Table, Tile
+from nvshare.report.text import table
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

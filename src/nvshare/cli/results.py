@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
+from nvshare.bench.machine import conditions
 from nvshare.cli.options import ResultFile, fail, give_up_output
-from nvshare.lab.machine import conditions
-from nvshare.lab.report_page.kinds import NotAResult, recognised, stamped
-from nvshare.lab.report_page.page import result_page
-from nvshare.lab.report_page.written import as_json
+from nvshare.report.page.kinds import NotAResult, recognised, stamped
+from nvshare.report.page.page import result_page
+from nvshare.report.page.written import as_json
 
 JSON = click.option("--json", "json_path", type=ResultFile(), help="Write the rows to this file.")
 HTML = click.option("--html", "html_path", type=ResultFile(), help="Write a page with pictures to this file.")

@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from nvshare.cli.options import PERCENT, SIZE, SPEED, fail
 from nvshare.client.connection import Connection, OtherVersion, RequestRefused, SchedulerError
 from nvshare.client.spawn import LOG_NAME, SchedulerNotStarted, ensure_scheduler
 from nvshare.gpu import sim
-from nvshare.launch.place import find_place
+from nvshare.launch.address import Address, find_address
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SI_KERNEL = 0x80
@@ -37,39 +36,29 @@ def say(text: str) -> None:
     click.echo(f"[NVSHARE][INFO]: {text}", err=True)
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """Where a command runs: the scheduler's socket and the variables that differ from ours."""
-
-    socket: Path
-    variables: dict[str, str]
-    simulated: str | None = None
-
-
-def surroundings(spec: str | None, speed: float | None) -> Surroundings:
+def scheduler_address(spec: str | None, speed: float | None) -> Address:
     """The machine's own GPUs, or a simulated node (made when it is not there); ends the command when it cannot be."""
     try:
-        place = find_place(spec, speed)
+        return find_address(spec, speed)
     except (ValueError, sim.SimError) as error:
         fail(str(error), 2)
-    return Surroundings(place.socket, dict(place.variables), place.simulated)
 
 
-def start_scheduler(place: Surroundings, card_memory: int | None = None, mode: str | None = None) -> None:
+def start_scheduler(address: Address, card_memory: int | None = None, mode: str | None = None) -> None:
     """Make sure that a scheduler answers there, and say so when it was started for this."""
-    env = config.child_environment(place.variables)
+    env = address.environment
     try:
-        started = ensure_scheduler(place.socket, env, card_memory, mode)
+        started = ensure_scheduler(address.socket, env, card_memory, mode)
     except SchedulerNotStarted as error:
         fail(str(error), 2)
-    what = f"simulated node {place.simulated}" if place.simulated else "your user"
+    what = f"simulated node {address.simulated}" if address.simulated else "your user"
     if started:
-        log = place.socket.parent / LOG_NAME
-        say(f"started a scheduler for {what} on {place.socket} (log: {log})")
+        log = address.socket.parent / LOG_NAME
+        say(f"started a scheduler for {what} on {address.socket} (log: {log})")
         _warn_of_unusable(env)
     elif card_memory is not None or mode is not None:
         say(
-            f"a scheduler runs on {place.socket} already: --card-memory and --mode count for a new one only "
+            f"a scheduler runs on {address.socket} already: --card-memory and --mode count for a new one only "
             "(change the mode with: nvsharectl set --mode)"
         )
 
@@ -287,11 +276,11 @@ def command(
     library = native.interposer()
     if not os.path.dirname(command[0]) and shutil.which(command[0]) is None:
         fail(f"{command[0] or repr('')}: command not found", 127)
-    place = surroundings(spec, speed)
-    start_scheduler(place, card_memory, mode)
+    address = scheduler_address(spec, speed)
+    start_scheduler(address, card_memory, mode)
     quotas = {"label": label or os.path.basename(command[0]), "mem": mem, "cores": cores, "priority": priority}
-    variables = {**place.variables, "NVSHARE_SOCK": str(place.socket), "LD_PRELOAD": config.preload_with(library)}
-    raise SystemExit(_run(command, variables, place.socket, quotas))
+    variables = {**address.variables, "NVSHARE_SOCK": str(address.socket), "LD_PRELOAD": config.preload_with(library)}
+    raise SystemExit(_run(command, variables, address.socket, quotas))
 
 
 def _quota_variables(quotas: Mapping[str, Any]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import click
 from nvshare import __version__, config
 from nvshare.cli.options import SIZE, PlainCommand, Seconds, fail
 from nvshare.daemon.exclusive import Unavailable
-from nvshare.daemon.serve import Place, serve
+from nvshare.daemon.serve import Listening, serve
 from nvshare.gpu.cards import Card, NoCards, NvmlCards, ProcessMemory
 
 _LOOK_AGAIN = 10.0  # seconds between two looks for a GPU on a node that has none
@@ -81,7 +81,9 @@ def main(
     log = config.configure_logging(settings.debug)
     for warning in environment.warnings:
         log.warning("%s", warning)
-    place = Place(socket_path or config.scheduler_socket(user), private=user or os.getuid() != 0, idle_exit=idle_exit)
+    listening = Listening(
+        socket_path or config.scheduler_socket(user), private=user or os.getuid() != 0, idle_exit=idle_exit
+    )
     descriptors = iter([ready_fd])  # told once, however often we begin
 
     def ready() -> None:
@@ -90,10 +92,10 @@ def main(
     try:
         while (source := _find_cards(without_gpus)) is None:
             log.warning("No GPU on this node: no task can run here")
-            if not _await_cards(lambda: serve(settings, place, _Nothing(), ready)):
+            if not _await_cards(lambda: serve(settings, listening, _Nothing(), ready)):
                 return
         try:
-            serve(settings, place, source, ready)
+            serve(settings, listening, source, ready)
         finally:
             source.close()
     except Unavailable as error:

@@ -13,19 +13,19 @@ from typing import NoReturn
 import click
 
 from nvshare import config
+from nvshare.acceptance.stress.meter import gpu_log as logged
+from nvshare.acceptance.stress.meter import meter_of, source_of
+from nvshare.acceptance.stress.run import Plan, Report, Watchers, carry_out_plan
+from nvshare.acceptance.stress.scene import Scene, eventually
+from nvshare.acceptance.stress.scratch import scratch
 from nvshare.cli.interrupts import code_of, ended_by
 from nvshare.cli.launch import where
 from nvshare.cli.options import SPEED, Finite, PlainCommand, ResultFile, Seconds, fail
 from nvshare.cli.results import HTML, JSON, require_apart, say, telling, write
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.gpu import sim
-from nvshare.lab.stress.meter import gpu_log as logged
-from nvshare.lab.stress.meter import meter_of, source_of
-from nvshare.lab.stress.run import Plan, Report, Watchers, carry_out_plan
-from nvshare.lab.stress.scene import Scene, eventually
-from nvshare.lab.stress.scratch import scratch
+from nvshare.launch.address import Address, Cards, find_cards
 from nvshare.launch.errors import LaunchError, NoGpu
-from nvshare.launch.place import Cards, Place, find_cards
 from nvshare.launch.supervised import Supervised
 from nvshare.launch.visible import BadChoice, choose
 
@@ -84,8 +84,8 @@ def command(
         fail("--skip-stress and --skip-launch leave nothing to do", 2)
     require_apart({"--json": json_path, "--html": html_path, "--gpu-log": gpu_log})
     was_up = set(sim.names()) if spec is not None else set()
-    place = where(spec, speed)
-    cards = _cards(place, gpus)
+    address = where(spec, speed)
+    cards = _cards(address, gpus)
     _require_memory(memory, cards)
     plan = Plan(
         workers or 2 * len(cards.allowed),
@@ -99,23 +99,23 @@ def command(
     )
     try:
         with scratch("nvshare-stress-") as directory:
-            scene = Scene(place, cards, meter_of(place), directory)
+            scene = Scene(address, cards, meter_of(address), directory)
             with _waiting_for(scene):
                 report = _carry_out(plan, scene, gpu_log, verbose, telling(json_path, html_path, gpu_log))
     except (LaunchError, SchedulerError, sim.SimError) as error:
         fail(str(error), 2)
     finally:
         if cleanup:
-            _clean_up(place, cards, made=place.simulated is not None and place.simulated not in was_up)
-    written = write("stress", source_of(place), report.to_dict(), json_path, html_path)
+            _clean_up(address, cards, made=address.simulated is not None and address.simulated not in was_up)
+    written = write("stress", source_of(address), report.to_dict(), json_path, html_path)
     say(written)
     _show(report)
     raise SystemExit(PASSED if report.passed else FAILED)
 
 
-def _cards(place: Place, gpus: str) -> Cards:
+def _cards(address: Address, gpus: str) -> Cards:
     try:
-        cards = find_cards(place)
+        cards = find_cards(address)
     except NoGpu as error:
         _skip(str(error))
     except LaunchError as error:
@@ -153,7 +153,7 @@ def _carry_out(plan: Plan, scene: Scene, gpu_log: Path | None, verbose: bool, te
         if verbose:
             tell(f"  {name}")
 
-    where_ = f"simulated node {scene.place.simulated}" if scene.place.simulated else "this machine"
+    where_ = f"simulated node {scene.address.simulated}" if scene.address.simulated else "this machine"
     title = f"{plan.workers} workers on {len(scene.cards.allowed)} GPUs of {where_}, {plan.memory // _MIB} MB each"
     tell(f"Stress test: {title}")
     watchers = Watchers(lambda name: tell(f"- {name}"), step, began)
@@ -207,14 +207,14 @@ def _figure_lines(report: Report) -> Sequence[str]:
     )
 
 
-def _clean_up(place: Place, cards: Cards, made: bool) -> None:
+def _clean_up(address: Address, cards: Cards, made: bool) -> None:
     """What this test made and nothing else."""
-    if made and place.simulated is not None:
-        sim.down(place.simulated)
+    if made and address.simulated is not None:
+        sim.down(address.simulated)
         return
     if cards.started:
         try:
-            with Connection(place.socket) as connection:
+            with Connection(address.socket) as connection:
                 scheduler = connection.status()["scheduler"]
             os.kill(int(scheduler["pid"]), signal.SIGTERM)
         except (SchedulerError, ProcessLookupError, PermissionError):

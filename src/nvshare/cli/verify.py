@@ -13,6 +13,14 @@ import click
 from rich.console import Console
 
 from nvshare import config
+from nvshare.acceptance.verify.compare import compare as compared
+from nvshare.acceptance.verify.finding import Finding
+from nvshare.acceptance.verify.ground import Ground
+from nvshare.acceptance.verify.run import CARD_MEMORY, CHECKS, SECONDS, SMALLEST_CARD, Check, verify
+from nvshare.acceptance.verify.text import finding_line, findings_table, summary, timelines
+from nvshare.bench import venues
+from nvshare.bench.compute.rows import Row
+from nvshare.bench.processes import Venue
 from nvshare.cli import concurrency
 from nvshare.cli.bench import node_spec, plain_errors
 from nvshare.cli.options import SIZE, PlainGroup, Seconds, fail, only
@@ -20,15 +28,7 @@ from nvshare.cli.results import HTML, JSON, require_apart, say, write
 from nvshare.client.connection import SchedulerError
 from nvshare.gpu.profiles import parse_node
 from nvshare.gpu.sim import SimError
-from nvshare.lab import places
-from nvshare.lab.compute.rows import Row
-from nvshare.lab.compute.text import compute_table, simulated_note
-from nvshare.lab.processes import Place
-from nvshare.lab.verify.compare import compare as compared
-from nvshare.lab.verify.finding import Finding
-from nvshare.lab.verify.ground import Ground
-from nvshare.lab.verify.run import CARD_MEMORY, CHECKS, SECONDS, SMALLEST_CARD, Check, verify
-from nvshare.lab.verify.text import finding_line, findings_table, summary, timelines
+from nvshare.report.compute import compute_table, simulated_note
 
 _WIDTH = 140  # columns, where there is no terminal to ask
 _PROCESSES = 5  # that check at the same time on one card, each with its context
@@ -85,19 +85,19 @@ def command(
     with (
         plain_errors(modelled=False),
         _set_up(),
-        places.chosen(spec, "verify", card_memory) as place,
+        venues.chosen(spec, "verify", card_memory) as venue,
         _progress() as (begun, found),
     ):
-        click.echo(f"nvshare verify on {place.title}: {config.format_size(card_memory)} of each card", err=True)
-        for finding in verify(place, card_memory, checks, seconds, begun):
+        click.echo(f"nvshare verify on {venue.title}: {config.format_size(card_memory)} of each card", err=True)
+        for finding in verify(venue, card_memory, checks, seconds, begun):
             findings.append(finding)
             found(finding)
         if compare:
-            rows = list(compared(place, Ground(place, card_memory, seconds, False).small, 2 * seconds))
+            rows = list(compared(venue, Ground(venue, card_memory, seconds, False).small, 2 * seconds))
     took = time.monotonic() - began
-    content = _content(place, spec, card_memory, seconds, findings, rows)
-    written = write("verify", place.source, content, json_path, html_path)
-    _show(findings, rows, place, took)
+    content = _content(venue, spec, card_memory, seconds, findings, rows)
+    written = write("verify", venue.source, content, json_path, html_path)
+    _show(findings, rows, venue, took)
     say(written)
     if not any(finding.ok is not None for finding in findings):
         fail("nothing could be checked here, so that nothing has passed: see what was seen instead", 2)
@@ -135,24 +135,24 @@ def _progress() -> Iterator[tuple[Callable[[Check], None], Callable[[Finding], N
         )
 
 
-def _show(findings: list[Finding], rows: list[Row], place: Place, seconds: float) -> None:
+def _show(findings: list[Finding], rows: list[Row], venue: Venue, seconds: float) -> None:
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     console.print(findings_table(findings))
     for line in timelines(findings):
         click.echo(line)
     if rows:
         click.echo(f"\n{compute_table(rows)}")
-    click.echo(f"\n{summary(findings)} on {place.title} in {seconds:.0f} s")
-    if place.source != "gpu":
-        click.echo(simulated_note(place.source))
+    click.echo(f"\n{summary(findings)} on {venue.title} in {seconds:.0f} s")
+    if venue.source != "gpu":
+        click.echo(simulated_note(venue.source))
 
 
 def _content(
-    place: Place, spec: str | None, card_memory: int, seconds: float, findings: list[Finding], rows: list[Row]
+    venue: Venue, spec: str | None, card_memory: int, seconds: float, findings: list[Finding], rows: list[Row]
 ) -> dict[str, Any]:
     return {
-        "machine": {"node": place.title},
-        "node": place.title,
+        "machine": {"node": venue.title},
+        "node": venue.title,
         "spec": spec,
         "card_memory": card_memory,
         "seconds": seconds,

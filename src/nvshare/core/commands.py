@@ -48,17 +48,17 @@ class Drop(Command):
 
 @dataclass(frozen=True)
 class SetTerms(Command):
-    """TERMS: how the client runs while it holds the grant: in compute turns, with so many seconds of work in flight, or
-    freely. Freely makes a turn that it has void."""
+    """TERMS: how the client runs while it holds the grant: in slices, with so many seconds of work in flight, or
+    freely. Freely makes a slice that it has void."""
 
     client: int
     gpu: str
-    turns: bool
+    slices: bool
     in_flight: float = 0.0
 
 
 @dataclass(frozen=True)
-class GiveTurn(Command):
+class GiveSlice(Command):
     """TURN_OK. Issued again with the same number when its length changes, counted from the first."""
 
     client: int
@@ -69,7 +69,7 @@ class GiveTurn(Command):
 
 
 @dataclass(frozen=True)
-class EndTurn(Command):
+class EndSlice(Command):
     """END_TURN."""
 
     client: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nvshare.core.settings import Mode, Priority, SwitchTime, TurnEnd
+from nvshare.core.settings import Mode, Priority, SliceEnd, SwitchTime
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class LockReleased(Event):
 
 
 @dataclass(frozen=True)
-class TurnRequested(Event):
+class SliceRequested(Event):
     """The client holds the grant of this GPU and has work, but no compute turn."""
 
     client: int
@@ -95,7 +95,7 @@ class TurnRequested(Event):
 
 
 @dataclass(frozen=True)
-class TurnOver(Event):
+class SliceOver(Event):
     """The client's gate is shut. Comes again, with ``pending`` 0 and the final figures, when all work has ended."""
 
     client: int
@@ -104,7 +104,7 @@ class TurnOver(Event):
     used: float  # seconds with unfinished work, until now
     busy: float = 0.0  # part of it in which the GPU itself was at work for this client
     pending: float = 0.0  # seconds of work still in flight
-    reason: TurnEnd = TurnEnd.ENDED
+    reason: SliceEnd = SliceEnd.ENDED
     wants: bool = False  # a submitter waits already
 
 

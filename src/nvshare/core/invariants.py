@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nvshare.core.invariants_compute import COMPUTE_INVARIANTS
+from nvshare.core.compute.invariants import COMPUTE_INVARIANTS
 from nvshare.core.leases import reservable
-from nvshare.core.policy.multiprogramming import computed_room, limit, oversubscribed
+from nvshare.core.memory.headroom import computed_headroom, limit, oversubscribed
+from nvshare.core.memory.residency import can_ever_run
+from nvshare.core.memory.selection import chosen, is_contended, passed_over
 from nvshare.core.policy.placement import WHOLE
-from nvshare.core.residency import can_ever_run
-from nvshare.core.selection import chosen, is_contended, passed_over
 from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Lease, Node, Reserved, Standing
 
 if TYPE_CHECKING:
-    from nvshare.core.compute import Compute
-    from nvshare.core.turns import Turns
+    from nvshare.core.compute.slices import Slices
+    from nvshare.core.memory.turns import Turns
 
 EPSILON = 1e-6  # seconds; times are sums of floats
 
@@ -33,7 +33,7 @@ class InvariantBroken(AssertionError):
         self.name = name
 
 
-def check(node: Node, turns: Turns, compute: Compute) -> None:
+def check(node: Node, turns: Turns, compute: Slices) -> None:
     for name, invariant in INVARIANTS.items():
         for detail in invariant(node, turns):
             raise InvariantBroken(name, detail, node)
@@ -45,7 +45,7 @@ def check(node: Node, turns: Turns, compute: Compute) -> None:
 def _card_not_overcommitted(node: Node, turns: Turns) -> Iterator[str]:
     """All that clients can have on a card fits it, unless more was adopted, or the card shrank afterwards."""
     for gpu in node.gpus.values():
-        allocated = sum(place.granted - place.released for place in gpu.attachments.values())
+        allocated = sum(attachment.granted - attachment.released for attachment in gpu.attachments.values())
         if allocated != gpu.allocated:
             yield f"{gpu.uuid}: clients have {allocated} bytes, booked are {gpu.allocated}"
         held = sum(map(_held, gpu.attachments.values()))
@@ -55,36 +55,44 @@ def _card_not_overcommitted(node: Node, turns: Turns) -> Iterator[str]:
             yield f"{gpu.uuid}: {held} bytes on a card of {gpu.capacity} (tolerated: {gpu.tolerated})"
 
 
-def _held(place: Attachment) -> int:
-    if place.silent:
-        return min(place.had, place.allocated)
-    promised = [size for number, size in (*place.earlier, (place.number, place.target)) if number >= place.applied]
-    return min(place.allocated, max(place.resident, *promised)) if place.client.can_swap else place.allocated
+def _held(attachment: Attachment) -> int:
+    if attachment.silent:
+        return min(attachment.had, attachment.allocated)
+    promised = [
+        size
+        for number, size in (*attachment.earlier, (attachment.number, attachment.target))
+        if number >= attachment.applied
+    ]
+    return (
+        min(attachment.allocated, max(attachment.resident, *promised))
+        if attachment.client.can_swap
+        else attachment.allocated
+    )
 
 
 def _sums_agree(node: Node, turns: Turns) -> Iterator[str]:
     """What is summed up as events come equals the sum over the members."""
     for gpu in node.gpus.values():
-        places = gpu.attachments.values()
+        attachments = gpu.attachments.values()
         sums = (
-            ("resident", gpu.resident, sum(place.resident for place in places)),
-            ("host", gpu.host, sum(place.host for place in places)),
-            ("wanted", gpu.wanted, sum(place.wanted for place in places)),
-            ("lacking", len(gpu.lacking), sum(not place.whole for place in places)),
-            ("contexts", gpu.contexts, sum(place.context for place in places)),
-            ("running", gpu.allocated_running, sum(place.allocated for place in gpu.running.values())),
+            ("resident", gpu.resident, sum(attachment.resident for attachment in attachments)),
+            ("host", gpu.host, sum(attachment.host for attachment in attachments)),
+            ("wanted", gpu.wanted, sum(attachment.wanted for attachment in attachments)),
+            ("lacking", len(gpu.lacking), sum(not attachment.whole for attachment in attachments)),
+            ("contexts", gpu.contexts, sum(attachment.context for attachment in attachments)),
+            ("running", gpu.allocated_running, sum(attachment.allocated for attachment in gpu.running.values())),
         )
         for what, booked, real in sums:
             if booked != real:
                 yield f"{gpu.uuid}: {what} booked as {booked}, members have {real}"
-        if gpu.room not in (None, computed_room(gpu)):
-            yield f"{gpu.uuid}: room is {computed_room(gpu)}, not {gpu.room}"
+        if gpu.headroom not in (None, computed_headroom(gpu)):
+            yield f"{gpu.uuid}: room is {computed_headroom(gpu)}, not {gpu.headroom}"
     for group in node.groups.values():
         real_by_gpu: dict[str, int] = {}
         for client in node.clients.values():
             if client.group is group:
-                for uuid, place in client.gpus.items():
-                    real_by_gpu[uuid] = real_by_gpu.get(uuid, 0) + place.granted - place.released
+                for uuid, attachment in client.gpus.items():
+                    real_by_gpu[uuid] = real_by_gpu.get(uuid, 0) + attachment.granted - attachment.released
         if {k: v for k, v in real_by_gpu.items() if v} != {k: v for k, v in group.allocated.items() if v}:
             yield f"group {group.id}: booked {group.allocated}, members have {real_by_gpu}"
 
@@ -95,55 +103,55 @@ def _one_exclusive_holder(node: Node, turns: Turns) -> Iterator[str]:
     for gpu in node.gpus.values():
         if node.settings.mode is Mode.SERIAL and len(gpu.running) > 1:
             yield f"{gpu.uuid}: {_names(gpu.running)} run beside each other in serial mode"
-        for place in gpu.running.values():
-            if place.exclusive is not gpu.turns:
-                yield f"{gpu.uuid}: the grant of {place.client.hex} is exclusive: {place.exclusive}"
+        for attachment in gpu.running.values():
+            if attachment.exclusive is not gpu.turns:
+                yield f"{gpu.uuid}: the grant of {attachment.client.hex} is exclusive: {attachment.exclusive}"
 
 
 def _holders_resident(node: Node, turns: Turns) -> Iterator[str]:
     """Who runs has all of its memory on the card; who cannot move memory is never told to."""
     for gpu in node.gpus.values():
-        for place in gpu.running.values():
-            if not place.whole and not place.client.oversize:  # that one may be given more while it runs
-                yield f"{place.client.hex} runs on {gpu.uuid} with {place.bound} of {place.allocated} bytes"
-        for place in gpu.attachments.values():
-            if place.number and not place.client.can_swap:
-                yield f"{place.client.hex} cannot move memory but was told to on {gpu.uuid}"
+        for attachment in gpu.running.values():
+            if not attachment.whole and not attachment.client.oversize:  # that one may be given more while it runs
+                yield f"{attachment.client.hex} runs on {gpu.uuid}: {attachment.bound} of {attachment.allocated} bytes"
+        for attachment in gpu.attachments.values():
+            if attachment.number and not attachment.client.can_swap:
+                yield f"{attachment.client.hex} cannot move memory but was told to on {gpu.uuid}"
 
 
 def _requests_answered(node: Node, turns: Turns) -> Iterator[str]:
     """A request for memory waits only for room on the card, and nobody waits for the answer of one that is gone."""
     for gpu in node.gpus.values():
         for request in gpu.pending:
-            if gpu.attachments.get(request.place.client.id) is not request.place:
+            if gpu.attachments.get(request.attachment.client.id) is not request.attachment:
                 yield f"request {request.number} on {gpu.uuid} is of a client that is gone"
         if gpu.pending:
             first = gpu.pending[0]
             if not oversubscribed(gpu) or limit(gpu) - gpu.held >= first.size:
-                yield f"request {first.number} of {first.place.client.hex} waits although {gpu.uuid} has room"
+                yield f"request {first.number} of {first.attachment.client.hex} waits although {gpu.uuid} has room"
             for request in gpu.pending:
-                if request.place.client.can_swap and request.place.standing is Standing.IDLE:
-                    yield f"request {request.number} of {request.place.client.hex} waits although it need not be there"
+                if request.attachment.client.can_swap and request.attachment.standing is Standing.IDLE:
+                    yield f"request {request.number} of {request.attachment.client.hex} waits, and need not"
 
 
 def _standings_agree(node: Node, turns: Turns) -> Iterator[str]:
     """A client is on a card's list exactly when its own standing says so, and has a grant exactly when not idle."""
     for client in node.clients.values():
-        for place in client.gpus.values():
-            gpu = place.gpu
+        for attachment in client.gpus.values():
+            gpu = attachment.gpu
             lists = {
                 Standing.RUNNING: gpu.running,
                 Standing.DRAINING: gpu.draining,
                 Standing.STUCK: gpu.stuck,
             }
             for standing, members in lists.items():
-                if (client.id in members) != (place.standing is standing):
-                    yield f"{client.hex} on {gpu.uuid} is {place.standing.value}, but listed {standing.value} or not"
-            if bool(place.grant) != (place.standing is not Standing.IDLE):
-                yield f"{client.hex} on {gpu.uuid} is {place.standing.value} with grant {place.grant}"
+                if (client.id in members) != (attachment.standing is standing):
+                    yield f"{client.hex} on {gpu.uuid} is {attachment.standing.value}, listed {standing.value} or not"
+            if bool(attachment.grant) != (attachment.standing is not Standing.IDLE):
+                yield f"{client.hex} on {gpu.uuid} is {attachment.standing.value} with grant {attachment.grant}"
             if (client.id in gpu.queue) != bool(client.ticket):
                 yield f"{client.hex} waits on some of its cards only"
-            if client.ticket and place.standing is Standing.RUNNING:
+            if client.ticket and attachment.standing is Standing.RUNNING:
                 yield f"{client.hex} waits for what it holds on {gpu.uuid}"
 
 
@@ -178,11 +186,11 @@ def _gone_own_nothing(node: Node, turns: Turns) -> Iterator[str]:
 def _grant_numbers_unique(node: Node, turns: Turns) -> Iterator[str]:
     seen: set[int] = set()
     for client in node.clients.values():
-        for place in client.gpus.values():
-            if place.grant in seen:
-                yield f"grant {place.grant} is held twice"
-            if place.grant:
-                seen.add(place.grant)
+        for attachment in client.gpus.values():
+            if attachment.grant in seen:
+                yield f"grant {attachment.grant} is held twice"
+            if attachment.grant:
+                seen.add(attachment.grant)
 
 
 def _work_conserving(node: Node, turns: Turns) -> Iterator[str]:
@@ -190,22 +198,24 @@ def _work_conserving(node: Node, turns: Turns) -> Iterator[str]:
     no room, or by memory that is on its way."""
     if not node.settings.anti_thrash:
         for client in node.clients.values():
-            if client.ticket or any(place.standing is not Standing.IDLE for place in client.gpus.values()):
+            if client.ticket or any(attachment.standing is not Standing.IDLE for attachment in client.gpus.values()):
                 yield f"{client.hex} is scheduled while anti-thrash is off"
     for client in node.clients.values():
-        if client.ticket and not any(_held_up(turns, place) for place in client.gpus.values()):
+        if client.ticket and not any(_held_up(turns, attachment) for attachment in client.gpus.values()):
             yield f"{client.hex} waits for nothing"
 
 
-def _held_up(turns: Turns, place: Attachment) -> bool:
-    gpu = place.gpu
-    if place.standing is Standing.DRAINING or not place.whole or (gpu.turns and passed_over(place)):
+def _held_up(turns: Turns, attachment: Attachment) -> bool:
+    gpu = attachment.gpu
+    if attachment.standing is Standing.DRAINING or not attachment.whole or (gpu.turns and passed_over(attachment)):
         return True
-    if not gpu.turns or place in chosen(turns.node.settings, gpu):
+    if not gpu.turns or attachment in chosen(turns.node.settings, gpu):
         return False
-    if gpu.running or gpu.draining or not can_ever_run(place.client):
+    if gpu.running or gpu.draining or not can_ever_run(attachment.client):
         return True
-    return any(other.client.ticket < place.client.ticket and can_ever_run(other.client) for other in gpu.queue.values())
+    return any(
+        other.client.ticket < attachment.client.ticket and can_ever_run(other.client) for other in gpu.queue.values()
+    )
 
 
 def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
@@ -213,28 +223,28 @@ def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
     giving room up for it or does not answer. A stuck one has its work there already; it waits for more beside others
     that cannot leave either."""
     for gpu in node.gpus.values():
-        for place in chosen(turns.node.settings, gpu) if gpu.lacking else ():
-            there = place.resident >= place.need or gpu.held <= limit(gpu)
-            comes = place.whole or (place.bound >= place.need and there)
-            if not comes and not (gpu.draining or gpu.pending or _gives_up(gpu) or _works_on(place)):
-                yield f"{place.client.hex} waits for memory on {gpu.uuid}, and nothing moves"
+        for attachment in chosen(turns.node.settings, gpu) if gpu.lacking else ():
+            there = attachment.resident >= attachment.need or gpu.held <= limit(gpu)
+            comes = attachment.whole or (attachment.bound >= attachment.need and there)
+            if not comes and not (gpu.draining or gpu.pending or _gives_up(gpu) or _works_on(attachment)):
+                yield f"{attachment.client.hex} waits for memory on {gpu.uuid}, and nothing moves"
 
 
-def _works_on(place: Attachment) -> bool:
+def _works_on(attachment: Attachment) -> bool:
     """It is stuck, so nothing can be taken from it, on a card where nothing can be given to it: others run or are stuck
     there too, or there is more on it than it has."""
-    gpu = place.gpu
-    return place.standing is Standing.STUCK and (bool(gpu.running) or len(gpu.stuck) > 1 or gpu.held > limit(gpu))
+    gpu = attachment.gpu
+    return attachment.standing is Standing.STUCK and (bool(gpu.running) or len(gpu.stuck) > 1 or gpu.held > limit(gpu))
 
 
 def _gives_up(gpu: GpuState) -> bool:
-    return any(place.held > place.bound or place.silent for place in gpu.attachments.values())
+    return any(attachment.held > attachment.bound or attachment.silent for attachment in gpu.attachments.values())
 
 
 def _first_come_first_served(node: Node, turns: Turns) -> Iterator[str]:
     """Every card's queue keeps the one order of arrival, so waiting for each other in a circle is impossible."""
     for gpu in node.gpus.values():
-        tickets = [place.client.ticket for place in gpu.queue.values()]
+        tickets = [attachment.client.ticket for attachment in gpu.queue.values()]
         if tickets != sorted(set(tickets)):
             yield f"{gpu.uuid}: queue order {tickets}"
 
@@ -260,10 +270,14 @@ def _turns_end(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _must_end(client: Client, turns: Turns) -> bool:
-    for place in client.gpus.values():
-        if place.standing is Standing.DRAINING:
+    for attachment in client.gpus.values():
+        if attachment.standing is Standing.DRAINING:
             return True
-        if place.standing is Standing.RUNNING and place.gpu.turns and is_contended(turns.node.settings, place.gpu):
+        if (
+            attachment.standing is Standing.RUNNING
+            and attachment.gpu.turns
+            and is_contended(turns.node.settings, attachment.gpu)
+        ):
             return True
     return False
 
@@ -271,7 +285,7 @@ def _must_end(client: Client, turns: Turns) -> bool:
 def _gangs_complete(node: Node, turns: Turns) -> Iterator[str]:
     """Of a client's cards none drains while another is held: a turn ends on all of them."""
     for client in node.clients.values():
-        standings = {place.standing for place in client.gpus.values()}
+        standings = {attachment.standing for attachment in client.gpus.values()}
         if {Standing.RUNNING, Standing.DRAINING} <= standings:
             yield f"{client.hex} drains on one of its cards and runs on another"
 
@@ -295,9 +309,9 @@ def _leases_fit(node: Node, turns: Turns) -> Iterator[str]:
 def _first_lease_waits_for_room(node: Node, turns: Turns) -> Iterator[str]:
     """Whoever waits longest does so because too few of its cards have room."""
     for lease in node.lease_queue.values():
-        room = [uuid for uuid in lease.among if _has_room(node, node.gpus[uuid], lease)]
-        if len(room) >= lease.count:
-            yield f"lease {lease.id} waits although {', '.join(room)} have room"
+        headroom = [uuid for uuid in lease.among if _has_room(node, node.gpus[uuid], lease)]
+        if len(headroom) >= lease.count:
+            yield f"lease {lease.id} waits although {', '.join(headroom)} have room"
         return
 
 

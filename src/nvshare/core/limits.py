@@ -6,8 +6,8 @@ from collections import Counter
 
 from nvshare.core.commands import Level, Log, SetCoreLimit, SetLimit
 from nvshare.core.events import PodSeen
-from nvshare.core.policy.capacity import is_material
-from nvshare.core.policy.multiprogramming import MIB
+from nvshare.core.memory.headroom import MIB
+from nvshare.core.memory.policy.capacity import is_material
 from nvshare.core.settings import SIZE_MAX, Priority
 from nvshare.core.state import Client, GpuState, Group, Node
 
@@ -106,8 +106,8 @@ class Limits:
         """Tell the clients of a card its size, if it changed enough to matter to them."""
         if is_material(gpu.announced, gpu.capacity, gpu.total, gpu.declared):
             gpu.announced = gpu.capacity
-            for place in gpu.attachments.values():
-                self.send_memory(place.client, gpu)
+            for attachment in gpu.attachments.values():
+                self.send_memory(attachment.client, gpu)
 
     def send_memory(self, client: Client, gpu: GpuState) -> None:
         self.node.commands.append(SetLimit(client.id, gpu.uuid, client.group.mem_limit.effective, gpu.announced))
@@ -123,8 +123,8 @@ class Limits:
                 self._info(f"Memory limit changed for {group.title}: {_megabytes(before[0])} -> {_megabytes(memory)}")
             for client in group.clients.values():
                 if client is not but:
-                    for place in client.gpus.values():
-                        self.send_memory(client, place.gpu)
+                    for attachment in client.gpus.values():
+                        self.send_memory(client, attachment.gpu)
         if cores != before[1]:
             if but is None:
                 self._info(f"Compute limit changed for {group.title}: {before[1]}% -> {cores}%")

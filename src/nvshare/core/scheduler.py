@@ -11,18 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from nvshare.core import events, ledger
+from nvshare.core import events
 from nvshare.core.commands import Command, Expel, Level, Log, SchedOff, SchedOn, WakeAt
-from nvshare.core.compute import Compute
+from nvshare.core.compute.slices import Slices
 from nvshare.core.invariants import check
 from nvshare.core.leases import Leases
 from nvshare.core.limits import Limits
-from nvshare.core.policy.demand import measured
-from nvshare.core.policy.multiprogramming import MIB
+from nvshare.core.memory import ledger
+from nvshare.core.memory.headroom import MIB
+from nvshare.core.memory.policy.demand import measured
+from nvshare.core.memory.turns import Turns
 from nvshare.core.settings import SIZE_MAX, Settings
 from nvshare.core.snapshot import Share, Snapshot, share, take
 from nvshare.core.state import Attachment, Client, GpuState, Group, Node
-from nvshare.core.turns import Turns
 
 SETTLING_ROUNDS = 8  # at most, of one event; two have always been enough
 GRANT_MAX = 1 << 62  # of a claimed grant number; leaves room on the wire for all numbers above it
@@ -32,7 +33,7 @@ class Scheduler:
     def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
         self._node = Node(settings)
         self._turns = Turns(self._node)
-        self._compute = Compute(self._node)
+        self._slices = Slices(self._node)
         self._limits = Limits(self._node)
         self._wake: float | None = None
         self._leases = Leases(self._node, self._limits)
@@ -43,8 +44,8 @@ class Scheduler:
             events.ClientGone: self._client_gone,
             events.LockRequested: self._lock_requested,
             events.LockReleased: self._lock_released,
-            events.TurnRequested: self._turn_requested,
-            events.TurnOver: self._turn_over,
+            events.SliceRequested: self._slice_requested,
+            events.SliceOver: self._slice_over,
             events.MemoryRequested: self._memory_requested,
             events.MemoryKept: self._memory_kept,
             events.MemoryUpdated: self._memory_updated,
@@ -81,16 +82,16 @@ class Scheduler:
     def _settle(self) -> None:
         """Who holds memory without credit to use it is asked again when turns are settled: only then is it known who
         contends and what is owed."""
-        self._compute.spare_memory(self._turns)
+        self._slices.spare_memory(self._turns)
         for _ in range(SETTLING_ROUNDS):
             self._turns.settle()
-            self._compute.settle()
-            if not self._compute.spare_memory(self._turns):
+            self._slices.settle()
+            if not self._slices.spare_memory(self._turns):
                 return
 
     def _set_wake(self) -> None:
         """One timer for all."""
-        due = [at for at in (self._turns.alarms.next(), self._compute.alarms.next()) if at is not None]
+        due = [at for at in (self._turns.alarms.next(), self._slices.alarms.next()) if at is not None]
         at = min(due, default=None)
         if at != self._wake:
             self._wake = at
@@ -98,7 +99,7 @@ class Scheduler:
 
     def validate(self) -> None:
         """Raise ``InvariantBroken``, with the recent story, when the state contradicts itself or a guarantee."""
-        check(self._node, self._turns, self._compute)
+        check(self._node, self._turns, self._slices)
 
     def snapshot(self, now: float) -> Snapshot:
         """What ``status`` shows. Changes nothing."""
@@ -138,15 +139,15 @@ class Scheduler:
         self._limits.announce_card(gpu)
 
     def _context_measured(self, event: events.ContextMeasured) -> None:
-        place = self._place(event.client, event.gpu)
-        if place is None:
+        attachment = self._attachment(event.client, event.gpu)
+        if attachment is None:
             return
         if not 0 <= event.bytes <= SIZE_MAX:
-            self._log(Level.WARN, f"Ignored a context of {event.bytes} bytes of client {place.client.hex}")
+            self._log(Level.WARN, f"Ignored a context of {event.bytes} bytes of client {attachment.client.hex}")
             return
-        ledger.measure_context(place, event.bytes, self._node.settings)
-        self._limits.announce_card(place.gpu)
-        self._turns.reconsider(place.gpu)
+        ledger.measure_context(attachment, event.bytes, self._node.settings)
+        self._limits.announce_card(attachment.gpu)
+        self._turns.reconsider(attachment.gpu)
 
     def _unmanaged_seen(self, event: events.UnmanagedSeen) -> None:
         gpu = self._node.gpus.get(event.gpu)
@@ -196,7 +197,7 @@ class Scheduler:
             event.can_swap and event.oversize,
         )
         self._limits.join(client, event.mem_limit, event.core_limit, event.priority)
-        self._compute.quotas_changed(client.group)
+        self._slices.quotas_changed(client.group)
         node.commands.append(SchedOn(client.id) if node.settings.anti_thrash else SchedOff(client.id))
         self._attach(client, event.gpus)
         self._limits.send_cores(client)
@@ -237,12 +238,12 @@ class Scheduler:
         namespace, name = client.pod
         for held in gpus:
             gpu = self._node.gpus[held.gpu]
-            place = client.gpus[gpu.uuid] = gpu.attachments[client.id] = Attachment(client, gpu)
+            attachment = client.gpus[gpu.uuid] = gpu.attachments[client.id] = Attachment(client, gpu)
             client.group.cards[gpu.uuid] += 1
-            place.measured_at = client.active(self._node.now)
-            place.compute.delivered.note(self._node.now, 0.0)
-            ledger.adopt(place, held.allocated, held.resident)
-            ledger.expect_context(place, self._node.settings)
+            attachment.measured_at = client.active(self._node.now)
+            attachment.compute.delivered.note(self._node.now, 0.0)
+            ledger.adopt(attachment, held.allocated, held.resident)
+            ledger.expect_context(attachment, self._node.settings)
             self._limits.send_memory(client, gpu)
             self._log(
                 Level.INFO,
@@ -250,9 +251,9 @@ class Scheduler:
                 f"Pod namespace = {namespace or 'none'}",
             )
         client.gpus = dict(sorted(client.gpus.items()))
-        self._compute.cards_changed(client)
-        for place in client.gpus.values() if len(client.gpus) > 1 else ():
-            place.gpu.gangs[client.id] = None
+        self._slices.cards_changed(client)
+        for attachment in client.gpus.values() if len(client.gpus) > 1 else ():
+            attachment.gpu.gangs[client.id] = None
 
     def _see_to_turns(self, client: int, gpus: Sequence[events.HeldGpu]) -> None:
         """Memory that is not on its card must wait for a turn there, so there must be turns."""
@@ -263,7 +264,7 @@ class Scheduler:
     def _resume(self, client: Client, gpus: Sequence[events.HeldGpu]) -> None:
         """What the client held under an earlier scheduler it holds on; new cards join its gang."""
         if self._node.settings.anti_thrash:
-            whole = all(place.whole for place in client.gpus.values())
+            whole = all(attachment.whole for attachment in client.gpus.values())
             for held in gpus:
                 if held.grant and whole:
                     self._turns.adopt(client.gpus[held.gpu], held.grant)
@@ -280,18 +281,18 @@ class Scheduler:
 
     def _remove(self, client: Client) -> None:
         self._log(Level.INFO, f"Removing client {client.hex}")
-        self._compute.remove(client)
+        self._slices.remove(client)
         self._turns.remove(client)
         del self._node.clients[client.id]
-        for place in client.gpus.values():
-            ledger.forget(place, self._node.settings)
-            del place.gpu.attachments[client.id]
-            place.gpu.gangs.pop(client.id, None)
-            place.gpu.room = None
-            self._limits.announce_card(place.gpu)
-            self._turns.reconsider(place.gpu)
+        for attachment in client.gpus.values():
+            ledger.forget(attachment, self._node.settings)
+            del attachment.gpu.attachments[client.id]
+            attachment.gpu.gangs.pop(client.id, None)
+            attachment.gpu.headroom = None
+            self._limits.announce_card(attachment.gpu)
+            self._turns.reconsider(attachment.gpu)
         self._limits.leave(client)
-        self._compute.group_left(client.group)
+        self._slices.group_left(client.group)
 
     def _expel(self, client: int, reason: str) -> None:
         self._node.commands.append(Expel(client, reason))
@@ -304,86 +305,88 @@ class Scheduler:
     # --- turns
 
     def _lock_requested(self, event: events.LockRequested) -> None:
-        place = self._place(event.client, event.gpu)
-        if place is None:
+        attachment = self._attachment(event.client, event.gpu)
+        if attachment is None:
             return
         if not 0 <= event.need <= SIZE_MAX:
             self._expel(event.client, f"says it needs {event.need} bytes on GPU {event.gpu}; no card has that")
         elif self._node.settings.anti_thrash:
-            self._turns.request(place)
+            self._turns.request(attachment)
         else:
-            self._log(Level.DEBUG, f"Ignored REQ_LOCK of client {place.client.hex}: anti-thrash is off")
+            self._log(Level.DEBUG, f"Ignored REQ_LOCK of client {attachment.client.hex}: anti-thrash is off")
 
     def _lock_released(self, event: events.LockReleased) -> None:
-        place = self._place(event.client, event.gpu)
-        if place is not None:
-            self._turns.release(place, event.grant, event.stuck)
+        attachment = self._attachment(event.client, event.gpu)
+        if attachment is not None:
+            self._turns.release(attachment, event.grant, event.stuck)
 
     def _timer_fired(self, event: events.TimerFired) -> None:
         self._wake = None  # it is spent, whatever it was set to
 
-    def _turn_requested(self, event: events.TurnRequested) -> None:
-        place = self._place(event.client, event.gpu)
-        if place is not None:
-            self._compute.request(place)
+    def _slice_requested(self, event: events.SliceRequested) -> None:
+        attachment = self._attachment(event.client, event.gpu)
+        if attachment is not None:
+            self._slices.request(attachment)
 
-    def _turn_over(self, event: events.TurnOver) -> None:
-        place = self._place(event.client, event.gpu)
-        if place is not None:
-            self._compute.over(place, event)
+    def _slice_over(self, event: events.SliceOver) -> None:
+        attachment = self._attachment(event.client, event.gpu)
+        if attachment is not None:
+            self._slices.over(attachment, event)
 
     # --- memory
 
     def _memory_requested(self, event: events.MemoryRequested) -> None:
-        place = self._place(event.client, event.gpu)
-        if place is None:
+        attachment = self._attachment(event.client, event.gpu)
+        if attachment is None:
             return
         if event.bytes < 0:
             self._expel(event.client, f"asked for {event.bytes} bytes on GPU {event.gpu}")
             return
-        self._turns.memory.request(place, event.request, event.bytes, event.stays)
-        self._turns.reconsider(place.gpu)
+        self._turns.memory.request(attachment, event.request, event.bytes, event.stays)
+        self._turns.reconsider(attachment.gpu)
 
     def _memory_kept(self, event: events.MemoryKept) -> None:
-        place = self._place(event.client, event.gpu)
-        if place is None:
+        attachment = self._attachment(event.client, event.gpu)
+        if attachment is None:
             return
-        if not 0 <= event.bytes <= place.allocated:
+        if not 0 <= event.bytes <= attachment.allocated:
             self._expel(event.client, f"wants to keep {event.bytes} bytes on GPU {event.gpu}, which it has not")
             return
-        self._turns.memory.keep(place, event.request, event.bytes)
-        self._turns.reconsider(place.gpu)
+        self._turns.memory.keep(attachment, event.request, event.bytes)
+        self._turns.reconsider(attachment.gpu)
 
     def _memory_updated(self, event: events.MemoryUpdated) -> None:
-        place = self._place(event.client, event.gpu)
-        if place is None:
+        attachment = self._attachment(event.client, event.gpu)
+        if attachment is None:
             return
-        problem = _impossible(place, event)
+        problem = _impossible(attachment, event)
         if problem is not None:
             self._expel(event.client, problem)
             return
-        foreseen = event.pinned == place.pinned
-        ledger.report(place, event.released, event.resident, event.host, event.pinned, event.applied)
-        self._turns.memory_reported(place, foreseen)
+        foreseen = event.pinned == attachment.pinned
+        ledger.report(attachment, event.released, event.resident, event.host, event.pinned, event.applied)
+        self._turns.memory_reported(attachment, foreseen)
 
     def _usage_reported(self, event: events.UsageReported) -> None:
-        place = self._place(event.client, event.gpu)
-        if place is None:
+        attachment = self._attachment(event.client, event.gpu)
+        if attachment is None:
             return
         out, into = event.swapped_out, event.swapped_in
         if not (0 <= out <= SIZE_MAX and 0 <= into <= SIZE_MAX):
             self._expel(event.client, f"says it moved {max(out, into)} bytes of GPU {event.gpu}, which cannot be")
             return
-        moved = max(0, out - place.swapped_out) + max(0, into - place.swapped_in)
+        moved = max(0, out - attachment.swapped_out) + max(0, into - attachment.swapped_in)
         self._node.counters.swapped_bytes += moved
-        place.swapped_out, place.swapped_in = out, into
-        self._compute.used(place, event.occupied)
-        if event.occupied > place.occupied or event.submissions == place.submissions:  # else it is not measured yet
-            active = place.client.active(event.now) - place.compute.waiting(event.now)
-            demand = measured(place.demand, event.occupied - place.occupied, active - place.measured_at)
-            place.measured_at = active
-            self._turns.demand_changed(place, demand)
-        place.occupied, place.submissions, place.window = event.occupied, event.submissions, event.window
+        attachment.swapped_out, attachment.swapped_in = out, into
+        self._slices.used(attachment, event.occupied)
+        if (
+            event.occupied > attachment.occupied or event.submissions == attachment.submissions
+        ):  # else it is not measured yet
+            active = attachment.client.active(event.now) - attachment.compute.waiting(event.now)
+            demand = measured(attachment.demand, event.occupied - attachment.occupied, active - attachment.measured_at)
+            attachment.measured_at = active
+            self._turns.demand_changed(attachment, demand)
+        attachment.occupied, attachment.submissions, attachment.window = event.occupied, event.submissions, event.window
 
     # --- settings and quotas
 
@@ -439,7 +442,7 @@ class Scheduler:
             node.commands.extend(answer(client) for client in node.clients)
         if node.settings != before:
             self._turns.settings_changed()
-            self._compute.quotas_changed()
+            self._slices.quotas_changed()
 
     def _group_opened(self, event: events.GroupOpened) -> None:
         self._limits.open(event.group, event.label, event.mem_limit, event.core_limit, event.priority)
@@ -452,7 +455,7 @@ class Scheduler:
         group = self._node.groups.get(event.group)
         self._limits.close(event.group)
         if group is not None:
-            self._compute.group_left(group)
+            self._slices.group_left(group)
 
     def _limits_changed(self, event: events.LimitsChanged) -> None:
         self._limits.change(event.group, event.mem_limit, event.core_limit, event.priority, event.clear)
@@ -460,7 +463,7 @@ class Scheduler:
 
     def _quotas_changed(self, *groups: Group) -> None:
         """Of these groups, or of any: turns follow them, and requests that wait may be over them now."""
-        self._compute.quotas_changed(*groups)
+        self._slices.quotas_changed(*groups)
         for gpu in self._node.gpus.values():
             if gpu.pending:
                 self._turns.reconsider(gpu)
@@ -473,14 +476,14 @@ class Scheduler:
             self._log(Level.DEBUG, f"Ignored a message of unknown client {client:016x}")
         return found
 
-    def _place(self, client: int, gpu: str) -> Attachment | None:
+    def _attachment(self, client: int, gpu: str) -> Attachment | None:
         found = self._client(client)
         if found is None:
             return None
-        place = found.gpus.get(gpu)
-        if place is None:
+        attachment = found.gpus.get(gpu)
+        if attachment is None:
             self._log(Level.DEBUG, f"Ignored a message of client {found.hex} about GPU {gpu}: it never attached it")
-        return place
+        return attachment
 
     def _log(self, level: Level, text: str) -> None:
         self._node.commands.append(Log(level, text))
@@ -490,19 +493,19 @@ def _changes(event: events.SettingsChanged) -> dict[str, Any]:
     return {name: value for name, value in vars(event).items() if name != "now" and value is not None}
 
 
-def _impossible(place: Attachment, event: events.MemoryUpdated) -> str | None:
+def _impossible(attachment: Attachment, event: events.MemoryUpdated) -> str | None:
     """Why a client's report about its memory cannot be true."""
-    if not place.released <= event.released <= place.granted:
+    if not attachment.released <= event.released <= attachment.granted:
         return (
-            f"says it released {event.released} bytes on GPU {event.gpu}, after {place.released} before "
-            f"and with {place.granted} granted"
+            f"says it released {event.released} bytes on GPU {event.gpu}, after {attachment.released} before "
+            f"and with {attachment.granted} granted"
         )
-    allocated = place.granted - event.released
+    allocated = attachment.granted - event.released
     if not 0 <= event.resident <= allocated:
         return f"says {event.resident} bytes are resident on GPU {event.gpu}, with {allocated} allocated"
-    if event.applied > place.number:
+    if event.applied > attachment.number:
         return (
-            f"says it keeps to target {event.applied} on GPU {event.gpu}, after {place.number} targets; "
+            f"says it keeps to target {event.applied} on GPU {event.gpu}, after {attachment.number} targets; "
             f"their numbers begin anew with each registration"
         )
     if not (0 <= event.host <= SIZE_MAX and 0 <= event.pinned <= SIZE_MAX):

@@ -26,13 +26,13 @@ class Priority(enum.IntEnum):
     HIGH = 1
 
 
-class TurnEnd(enum.IntEnum):
-    """Why a compute turn is over."""
+class SliceEnd(enum.IntEnum):
+    """Why a slice is over."""
 
     ENDED = 0  # its time is used up
     IDLE = 1  # nothing to do for a while
     TOLD = 2
-    STUCK = 3  # what was submitted did not end in time; it runs on beside the others
+    OVERRUN = 3  # what was submitted did not end in time; it runs on beside the others
 
 
 class DenyReason(enum.IntEnum):

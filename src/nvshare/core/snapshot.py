@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
-from nvshare.core.policy.multiprogramming import oversubscribed, reason
+from nvshare.core.memory.headroom import oversubscribed, reason
+from nvshare.core.memory.policy.quantum import explain, quantum
+from nvshare.core.memory.residency import can_ever_run
 from nvshare.core.policy.precedence import Layers
-from nvshare.core.policy.quantum import explain, quantum
-from nvshare.core.residency import can_ever_run
 from nvshare.core.state import Attachment, Client, GpuState, Group, Lease, Node, Standing
 
 VERSION = 1  # of this layout
@@ -211,10 +211,10 @@ def share(node: Node, name: str, uuid: str) -> Share | None:
     if group is None or gpu is None:
         return None
     quota = group.mem_limit.effective
-    places = (gpu.attachments.get(client) for client in group.clients)
+    attachments = (gpu.attachments.get(client) for client in group.clients)
     return Share(
         gpu.announced if quota is None else min(quota, gpu.announced),
-        {place.client.id: place.allocated for place in places if place is not None},
+        {attachment.client.id: attachment.allocated for attachment in attachments if attachment is not None},
     )
 
 
@@ -260,98 +260,98 @@ def _client(node: Node, client: Client, now: float) -> ClientView:
         mem_limit=group.mem_limit.effective,
         core_limit=group.core_percent,
         state=_state(node, client),
-        gpus=tuple(_client_gpu(node, place, now) for place in client.gpus.values()),
+        gpus=tuple(_client_gpu(node, attachment, now) for attachment in client.gpus.values()),
     )
 
 
 def _state(node: Node, client: Client) -> str:
     if not node.settings.anti_thrash:
         return "free"
-    standings = {place.standing for place in client.gpus.values()}
+    standings = {attachment.standing for attachment in client.gpus.values()}
     for standing in (Standing.STUCK, Standing.DRAINING, Standing.RUNNING):
         if standing in standings:
             return str(standing.value)
     return "waiting" if client.ticket else "idle"
 
 
-def _client_gpu(node: Node, place: Attachment, now: float) -> ClientGpuView:
+def _client_gpu(node: Node, attachment: Attachment, now: float) -> ClientGpuView:
     return ClientGpuView(
-        uuid=place.gpu.uuid,
-        allocated=place.allocated,
-        resident=place.resident,
-        host=place.host,
-        pinned=place.pinned,
-        context=place.context,
-        occupied_s=place.occupied,
-        demand=round(place.demand, 3),
-        submissions=place.submissions,
-        window=place.window,
-        swapped_out=place.swapped_out,
-        swapped_in=place.swapped_in,
-        waiting_for=_waiting_for(place, now),
-        target=place.bound,
-        moving=0 if place.whole and not place.earlier else abs(place.resident - place.bound),
-        requested=place.wanted,
-        mode=_mode(node, place),
-        kind=place.compute.kind.value,
-        quota=place.client.group.core_percent,
-        scaled_quota=round(_scaled_quota(place), 1),
-        delivered=tuple(round(place.compute.delivered.over(seconds, now), 4) for seconds in WINDOWS),
-        waiting_for_turn=_waiting_for_turn(place, now),
+        uuid=attachment.gpu.uuid,
+        allocated=attachment.allocated,
+        resident=attachment.resident,
+        host=attachment.host,
+        pinned=attachment.pinned,
+        context=attachment.context,
+        occupied_s=attachment.occupied,
+        demand=round(attachment.demand, 3),
+        submissions=attachment.submissions,
+        window=attachment.window,
+        swapped_out=attachment.swapped_out,
+        swapped_in=attachment.swapped_in,
+        waiting_for=_waiting_for(attachment, now),
+        target=attachment.bound,
+        moving=0 if attachment.whole and not attachment.earlier else abs(attachment.resident - attachment.bound),
+        requested=attachment.wanted,
+        mode=_mode(node, attachment),
+        kind=attachment.compute.kind.value,
+        quota=attachment.client.group.core_percent,
+        scaled_quota=round(_scaled_quota(attachment), 1),
+        delivered=tuple(round(attachment.compute.delivered.over(seconds, now), 4) for seconds in WINDOWS),
+        waiting_for_turn=_waiting_for_turn(attachment, now),
     )
 
 
-def _mode(node: Node, place: Attachment) -> str:
-    if place.gpu.turns and node.settings.anti_thrash:
+def _mode(node: Node, attachment: Attachment) -> str:
+    if attachment.gpu.turns and node.settings.anti_thrash:
         return "memory turns"
-    return "compute turns" if place.compute.told else "free"
+    return "compute turns" if attachment.compute.told else "free"
 
 
-def _scaled_quota(place: Attachment) -> float:
+def _scaled_quota(attachment: Attachment) -> float:
     """Quotas are scaled where compute turns divide a card; freely, and in memory turns, they are caps alone."""
-    book = place.gpu.compute.books.get(place.client.group.id)
-    scales = place.compute.told and not place.gpu.turns
-    return book.share * 100 if scales and book is not None else float(place.client.group.core_percent)
+    book = attachment.gpu.compute.books.get(attachment.client.group.id)
+    scales = attachment.compute.told and not attachment.gpu.turns
+    return book.share * 100 if scales and book is not None else float(attachment.client.group.core_percent)
 
 
-def _waiting_for_turn(place: Attachment, now: float) -> str | None:
+def _waiting_for_turn(attachment: Attachment, now: float) -> str | None:
     """Why a client that asks for a compute turn has none."""
-    state, card = place.compute, place.gpu.compute
+    state, card = attachment.compute, attachment.gpu.compute
     if not state.asks:
         return None
     holder = card.exclusive
-    if state.turn is not None or (holder is None and state.ready_since is not None):
+    if state.slice is not None or (holder is None and state.ready_since is not None):
         return "the end of its own work"
     if state.ready_since is None or holder is None:
-        return f"its quota of {place.client.group.core_percent} %"
+        return f"its quota of {attachment.client.group.core_percent} %"
     left = "" if holder.end is None else f", {max(0.0, holder.end - now) * 1000:.0f} ms more"
-    return f"compute turn of {holder.place.client.hex}{left}"
+    return f"compute turn of {holder.attachment.client.hex}{left}"
 
 
-def _waiting_for(place: Attachment, now: float) -> str | None:
+def _waiting_for(attachment: Attachment, now: float) -> str | None:
     """What keeps a client that waits from this card, in words; None when nothing here does."""
-    gpu, client = place.gpu, place.client
-    if place.wanted:
-        return f"{_size(place.wanted)} it asked for to get room"
+    gpu, client = attachment.gpu, attachment.client
+    if attachment.wanted:
+        return f"{_size(attachment.wanted)} it asked for to get room"
     if not client.ticket:
         return None
-    if place.standing is Standing.DRAINING:
+    if attachment.standing is Standing.DRAINING:
         return "its own drain"
-    if place.silent:
+    if attachment.silent:
         return "an answer of its process, which does not react"
     if not can_ever_run(client):
-        if oversubscribed(gpu) and not place.whole:
+        if oversubscribed(gpu) and not attachment.whole:
             outside = f" ({_size(gpu.unmanaged_bytes)} of it outside nvshare)" if gpu.unmanaged_bytes else ""
             return f"room beside memory that cannot be moved{outside}"
         return None
     for ahead in (*gpu.running.values(), *gpu.draining.values()) if gpu.turns else ():
         return f"turn of {ahead.client.hex}{_at_most(ahead.client, now)}"
     for ahead in gpu.queue.values() if gpu.turns else ():
-        if ahead is place:
+        if ahead is attachment:
             break
         if can_ever_run(ahead.client):
             return f"turn of {ahead.client.hex}, which is next"
-    return None if place.whole else f"{_size(max(0, place.allocated - place.resident))} to arrive"
+    return None if attachment.whole else f"{_size(max(0, attachment.allocated - attachment.resident))} to arrive"
 
 
 def _at_most(client: Client, now: float) -> str:

@@ -14,11 +14,11 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from nvshare.core.commands import Command
+from nvshare.core.compute.state import AttachmentCompute, CardCompute
 from nvshare.core.events import Event, Unmanaged
+from nvshare.core.memory.policy.quantum import REMEMBERED
 from nvshare.core.policy.precedence import Layers
-from nvshare.core.policy.quantum import REMEMBERED
 from nvshare.core.settings import SIZE_MAX, DenyReason, Priority, Settings
-from nvshare.core.state_compute import CardCompute, PlaceCompute
 
 STORY_LENGTH = 40  # events remembered for the message of a broken invariant
 CORE_LIMIT_DEFAULT = 100
@@ -74,7 +74,7 @@ class Attachment:
     window: int = 0
     swapped_out: int = 0
     swapped_in: int = 0
-    compute: PlaceCompute = field(default_factory=PlaceCompute)
+    compute: AttachmentCompute = field(default_factory=AttachmentCompute)
 
     @property
     def need(self) -> int:
@@ -87,8 +87,8 @@ class Attachment:
         size = self.allocated + more
         if not self.client.oversize:
             return size
-        others = (place for place in self.gpu.attachments.values() if place is not self)
-        return min(size, max(self.lasting, self.gpu.capacity - sum(place.lasting for place in others)))
+        others = (attachment for attachment in self.gpu.attachments.values() if attachment is not self)
+        return min(size, max(self.lasting, self.gpu.capacity - sum(attachment.lasting for attachment in others)))
 
     @property
     def lasting(self) -> int:
@@ -107,7 +107,7 @@ class Attachment:
 
 
 @dataclass(frozen=True)
-class Room:
+class Headroom:
     """How much of a card there is for memory that moves, and how much of it those who run or drain leave."""
 
     whole: int
@@ -119,7 +119,7 @@ class Room:
 class HeldRequest:
     """A request for memory that waits until others have made room."""
 
-    place: Attachment
+    attachment: Attachment
     number: int
     size: int
     stays: bool = False
@@ -228,7 +228,7 @@ class GpuState:
     silent: dict[int, Attachment] = field(default_factory=dict)  # those that do not answer
     oversize: dict[int, Attachment] = field(default_factory=dict)  # those of clients that may be larger than the card
     pending: list[HeldRequest] = field(default_factory=list)  # by arrival
-    room: Room | None = None  # as computed last; None: something it depends on has changed
+    headroom: Headroom | None = None  # as computed last; None: something it depends on has changed
     turns: bool = False  # clients take turns here; False: they run freely side by side
 
     allocated: int = 0

@@ -29,7 +29,7 @@ _SWITCH_INTERVAL = 0.0005  # seconds; a thread that samples the cards must not k
 
 
 @dataclass(frozen=True)
-class Place:
+class Listening:
     """Where a scheduler listens and how long it stays."""
 
     socket: Path
@@ -53,7 +53,7 @@ def core_settings(config: SchedulerConfig) -> Settings:
 
 def serve(
     config: SchedulerConfig,
-    place: Place,
+    listening: Listening,
     source: CardSource,
     ready: Callable[[], None] = lambda: None,
     pod_of: Callable[[int], str | None] | None = None,
@@ -63,13 +63,13 @@ def serve(
 
     ``pod_of`` says which pod a process is in; None: the kernel does.
     """
-    if asyncio.run(_serve(config, place, source, ready, pod_of)) == signal.SIGINT:
+    if asyncio.run(_serve(config, listening, source, ready, pod_of)) == signal.SIGINT:
         raise KeyboardInterrupt
 
 
 async def _serve(
     config: SchedulerConfig,
-    place: Place,
+    listening: Listening,
     source: CardSource,
     ready: Callable[[], None],
     pod_of: Callable[[int], str | None] | None,
@@ -79,12 +79,12 @@ async def _serve(
     loop.set_exception_handler(_report)
     claims = GpuClaims(card.uuid for card in source.cards())
     try:
-        listener = listen_at(place.socket, private=place.private)
-        inode = place.socket.lstat().st_ino
+        listener = listen_at(listening.socket, private=listening.private)
+        inode = listening.socket.lstat().st_ino
         try:
-            me = about(str(place.socket.absolute()))
+            me = about(str(listening.socket.absolute()))
             claims.answer(loop, me)
-            _log_start(config, place, source)
+            _log_start(config, listening, source)
             sys.setswitchinterval(_SWITCH_INTERVAL)
             daemon = Daemon(
                 Scheduler(core_settings(config)),
@@ -93,20 +93,20 @@ async def _serve(
                 card_memory=config.card_memory,
                 max_connections=_affordable_connections(),
                 about=me,
-                lease_marker=place.socket.with_suffix(".leases"),
-                pods_file=place.socket.with_suffix(".pods"),
-                kept_file=place.socket.with_suffix(".kept"),
+                lease_marker=listening.socket.with_suffix(".leases"),
+                pods_file=listening.socket.with_suffix(".pods"),
+                kept_file=listening.socket.with_suffix(".kept"),
                 pod_of=pod_of,
             )
             server = await loop.create_unix_server(lambda: ClientConnection(daemon), sock=listener)
             gc.freeze()  # what lives until the end need not be looked at again
             told = _to_be_told(loop)
             ready()
-            told_by = await _until(told, daemon, place.idle_exit)
+            told_by = await _until(told, daemon, listening.idle_exit)
             server.close()
             daemon.close(needed_no_more=told_by is None)
         finally:
-            remove_own(place.socket, listener, inode)
+            remove_own(listening.socket, listener, inode)
     finally:
         claims.close(loop)
     _LOG.info("Scheduler stopped; tasks go on by themselves")
@@ -148,11 +148,11 @@ def _affordable_connections() -> int:
     return max(1, min(MAX_CONNECTIONS, (wanted - _OTHER_DESCRIPTORS) // 2))
 
 
-def _log_start(config: SchedulerConfig, place: Place, source: CardSource) -> None:
+def _log_start(config: SchedulerConfig, listening: Listening, source: CardSource) -> None:
     def default(name: str) -> str:
         return " (default)" if name in config.defaulted else ""
 
-    _LOG.info("nvshare-scheduler (process %d) listens on %s", os.getpid(), place.socket)
+    _LOG.info("nvshare-scheduler (process %d) listens on %s", os.getpid(), listening.socket)
     for card in source.cards():
         _LOG.info("GPU %s: %s, %d MiB", card.uuid, card.name, card.total >> 20)
     if config.card_memory is not None:

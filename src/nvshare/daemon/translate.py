@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nvshare.core import commands, events
-from nvshare.core.settings import Priority, TurnEnd
+from nvshare.core.settings import Priority, SliceEnd
 from nvshare.wire import messages as wire
 
 _MAX_U32 = 0xFFFFFFFF
 _TOLD = frozenset(reason.value for reason in wire.ReleaseReason)
-_TURN_ENDS = {reason.value: TurnEnd(reason.value) for reason in wire.TurnReason}
+_SLICE_ENDS = {reason.value: SliceEnd(reason.value) for reason in wire.TurnReason}
 
 
 class BadMessage(Exception):
@@ -118,15 +118,15 @@ def _usage_reported(now: float, client: int, gpus: Sequence[str], message: wire.
     )
 
 
-def _turn_requested(now: float, client: int, gpus: Sequence[str], message: wire.ReqTurn) -> events.Event:
-    return events.TurnRequested(now, client, _gpu(message.gpu, gpus))
+def _slice_requested(now: float, client: int, gpus: Sequence[str], message: wire.ReqTurn) -> events.Event:
+    return events.SliceRequested(now, client, _gpu(message.gpu, gpus))
 
 
-def _turn_over(now: float, client: int, gpus: Sequence[str], message: wire.TurnOver) -> events.Event:
-    reason = _TURN_ENDS.get(message.reason)
+def _slice_over(now: float, client: int, gpus: Sequence[str], message: wire.TurnOver) -> events.Event:
+    reason = _SLICE_ENDS.get(message.reason)
     if reason is None:
-        raise BadMessage(f"TURN_OVER for reason {message.reason}, allowed are 0 to {max(_TURN_ENDS)}")
-    return events.TurnOver(
+        raise BadMessage(f"TURN_OVER for reason {message.reason}, allowed are 0 to {max(_SLICE_ENDS)}")
+    return events.SliceOver(
         now,
         client,
         _gpu(message.gpu, gpus),
@@ -147,8 +147,8 @@ TO_EVENT: dict[type[wire.Message], ToEvent] = {
     wire.MemRequest: _memory_requested,  # type: ignore[dict-item]
     wire.MemUpdate: _memory_updated,  # type: ignore[dict-item]
     wire.Usage: _usage_reported,  # type: ignore[dict-item]
-    wire.ReqTurn: _turn_requested,  # type: ignore[dict-item]
-    wire.TurnOver: _turn_over,  # type: ignore[dict-item]
+    wire.ReqTurn: _slice_requested,  # type: ignore[dict-item]
+    wire.TurnOver: _slice_over,  # type: ignore[dict-item]
 }
 """Messages of a registered client that become one event each; called with the time, its id and its GPUs in order."""
 
@@ -161,7 +161,7 @@ def _microseconds(seconds: float) -> int:
     return max(0, min(_MAX_U32, round(seconds * 1e6)))
 
 
-def _turn_ok(command: commands.GiveTurn, gpu: int) -> wire.Message:
+def _slice_ok(command: commands.GiveSlice, gpu: int) -> wire.Message:
     length = 0 if command.length is None else max(1, _microseconds(command.length))
     return wire.TurnOk(gpu, command.number, wire.FLAG_ALONE * command.alone, length)
 
@@ -175,9 +175,9 @@ def _lock_ok(command: commands.Grant, gpu: int) -> wire.Message:
 _GPU_COMMANDS: dict[type[commands.Command], Callable[..., wire.Message]] = {
     commands.Grant: _lock_ok,
     commands.Drop: lambda c, gpu: wire.DropLock(gpu, c.grant, _milliseconds(c.deadline)),
-    commands.SetTerms: lambda c, gpu: wire.Terms(gpu, wire.FLAG_TURNS * c.turns, _microseconds(c.in_flight)),
-    commands.GiveTurn: _turn_ok,
-    commands.EndTurn: lambda c, gpu: wire.EndTurn(gpu, c.number),
+    commands.SetTerms: lambda c, gpu: wire.Terms(gpu, wire.FLAG_TURNS * c.slices, _microseconds(c.in_flight)),
+    commands.GiveSlice: _slice_ok,
+    commands.EndSlice: lambda c, gpu: wire.EndTurn(gpu, c.number),
     commands.GrantMemory: lambda c, gpu: wire.MemAvailable(gpu, c.request, c.bytes),
     commands.KeepMemory: lambda c, gpu: wire.MemAvailable(gpu, c.request, c.bytes),
     commands.HoldMemory: lambda c, gpu: wire.WaitForMem(gpu, c.request, c.bytes),

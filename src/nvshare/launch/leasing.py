@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from nvshare import config
 from nvshare.client.connection import Connection, NoScheduler, RequestRefused, SchedulerError
+from nvshare.launch.address import Address, Cards, find_address, find_cards
 from nvshare.launch.errors import LaunchError, LeaseLost, LeaseRefused, LeaseTimeout, NoGpu
 from nvshare.launch.orders import Wish, cpu_environment, lease_environment, warn_if_inside
-from nvshare.launch.place import Cards, Place, find_cards, find_place
 
 OnNoGpu = Literal["error", "wait", "cpu"]
 _RETRY = 0.2  # seconds between attempts to reach a scheduler that went away
@@ -25,7 +25,7 @@ _LOOK = 1.0  # seconds between looks for a GPU with on_no_gpu="wait"
 class Site:
     """Where leases come from, and the cards they may be on; none: there is no GPU and that is all right."""
 
-    place: Place
+    address: Address
     cards: Cards | None
 
     @property
@@ -54,11 +54,11 @@ def wish_for(
     return Wish(size, cores, gpus, (), label, timeout)
 
 
-def find_site(wish: Wish, on_no_gpu: OnNoGpu = "error", place: Place | None = None) -> Site:
+def find_site(wish: Wish, on_no_gpu: OnNoGpu = "error", address: Address | None = None) -> Site:
     """The site of a lease like this. ``NoGpu`` where there is none, unless that is all right or worth waiting for."""
     if on_no_gpu not in ("error", "wait", "cpu"):
         raise ValueError(f'on_no_gpu {on_no_gpu!r} is not one of "error", "wait", "cpu"')
-    here = place if place is not None else find_place()
+    here = address if address is not None else find_address()
     if wish.gpus == 0:
         return Site(here, None)
     deadline = None if wish.timeout is None else time.monotonic() + wish.timeout
@@ -112,9 +112,9 @@ class Lease:
     def env(self, **changes: str) -> dict[str, str]:
         """The environment of a process in this lease."""
         if not self.gpus:
-            return {**cpu_environment(self._site.place.environment), **changes}
+            return {**cpu_environment(self._site.address.environment), **changes}
         own = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus), config.LEASE_VARIABLE: self.id}
-        return {**lease_environment(self._site.place, self._wish), **own, **changes}
+        return {**lease_environment(self._site.address, self._wish), **own, **changes}
 
     def acquire(self) -> None:
         if not self._wish.among:
@@ -148,7 +148,7 @@ class Lease:
         self._lost = self._lost or "it was given back"
 
     def _open(self, timeout: float | None, again: dict[str, Any]) -> Connection:
-        connection = self._connection = Connection(self._site.place.socket)
+        connection = self._connection = Connection(self._site.address.socket)
         try:
             connection.patience(timeout)
             answer = connection.request("lease", **self._wish.fields(), **again)

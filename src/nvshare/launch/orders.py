@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nvshare import config, native
-from nvshare.launch.place import PACKAGE_PARENT, Cards, Place
+from nvshare.launch.address import PACKAGE_PARENT, Address, Cards
 from nvshare.wire import messages as wire
 
 _LOG = logging.getLogger("nvshare")
@@ -49,10 +49,10 @@ class Wish:
 @dataclass(frozen=True)
 class Order:
     argv: Sequence[str]
-    place: Place
+    address: Address
     wish: Wish
     cards: Cards | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)  # beyond those of the place
+    variables: Mapping[str, str] = field(default_factory=dict)  # beyond those of the address
     cwd: str | None = None
     fds: tuple[int, ...] = ()  # that the worker inherits
     grace: float = GRACE
@@ -67,7 +67,7 @@ class Order:
             "fds": list(self.fds),
             "grace": self.grace,
             "launcher": launcher,
-            "socket": str(self.place.socket.absolute()) if on_gpu else None,
+            "socket": str(self.address.socket.absolute()) if on_gpu else None,
             "request": self.wish.fields(),
             "timeout": self.wish.timeout,
             "index": {uuid: number for number, uuid in enumerate(self.cards.all)} if self.cards else {},
@@ -76,10 +76,10 @@ class Order:
         }
 
     def _environment(self) -> dict[str, str]:
-        place, wish = self.place, self.wish
+        address, wish = self.address, self.wish
         if not wish.among:
-            return cpu_environment({**place.environment, **self.variables})
-        return {**lease_environment(place, wish), **self.variables}
+            return cpu_environment({**address.environment, **self.variables})
+        return {**lease_environment(address, wish), **self.variables}
 
 
 def warn_if_inside(inside: str | None) -> None:
@@ -88,15 +88,15 @@ def warn_if_inside(inside: str | None) -> None:
         _LOG.warning("inside %s: its quotas count, not those of the lease", inside.replace(":", " ", 1))
 
 
-def lease_environment(place: Place, wish: Wish) -> dict[str, str]:
+def lease_environment(address: Address, wish: Wish) -> dict[str, str]:
     """The environment of a process in a lease, but for what only the granted lease says."""
-    changes = {"NVSHARE_SOCK": str(place.socket), "LD_PRELOAD": config.preload_with(native.interposer())}
+    changes = {"NVSHARE_SOCK": str(address.socket), "LD_PRELOAD": config.preload_with(native.interposer())}
     changes["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if wish.mem is not None:
         changes["NVSHARE_GPU_MEMORY_LIMIT"] = str(wish.mem)
     if wish.cores is not None:
         changes["NVSHARE_GPU_CORE_LIMIT"] = str(wish.cores)
-    return {**place.environment, **changes}
+    return {**address.environment, **changes}
 
 
 def cpu_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -18,10 +18,10 @@ from multiprocessing import spawn
 from typing import IO, Any, TypeVar
 
 from nvshare.launch import worker
+from nvshare.launch.address import Address
 from nvshare.launch.errors import LaunchError, LeaseLost, WorkerKilled, WorkerTimeout
 from nvshare.launch.leasing import OnNoGpu, Site, find_site, wish_for
 from nvshare.launch.orders import GRACE, Order, Wish, with_package
-from nvshare.launch.place import Place
 from nvshare.launch.supervised import Ending, Granted, Supervised
 from nvshare.launch.worker import RemoteTraceback, receive, send
 
@@ -78,7 +78,7 @@ class _Worker:
     ) -> None:
         self.connection, theirs = socket.socketpair()
         argv = [sys.executable, "-m", "nvshare.launch.worker", str(theirs.fileno())]
-        order = Order(argv, site.place, wish, site.cards, variables, fds=(theirs.fileno(),), grace=grace)
+        order = Order(argv, site.address, wish, site.cards, variables, fds=(theirs.fileno(),), grace=grace)
         self._preparation = preparation
         with theirs:
             self.process = Supervised(order, stdout=output, merge=output is not None)
@@ -168,7 +168,7 @@ class GpuPool(Executor):
         env: Mapping[str, str] | None = None,
         among: Sequence[str] | None = None,
         output: int | IO[Any] | None = None,
-        place: Place | None = None,
+        address: Address | None = None,
     ) -> None:
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise ValueError(f"workers {workers!r} is not a number of workers: at least 1")
@@ -180,7 +180,7 @@ class GpuPool(Executor):
         if retries < 0:
             raise ValueError(f"retries {retries!r} is less than 0")
         wish = wish_for(mem, cores, gpus, label, timeout)
-        self._site = find_site(wish, on_no_gpu, place)
+        self._site = find_site(wish, on_no_gpu, address)
         self._wish = replace(wish, among=self._site.among if among is None else tuple(among))
         self._variables = {**with_package(), **(env or {})}
         self._output = output

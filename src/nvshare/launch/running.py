@@ -47,7 +47,7 @@ def start(
     """Start a command under a supervisor; it begins when its lease is granted."""
     order = Order(
         command,
-        site.place,
+        site.address,
         replace(wish, among=wish.among or site.among),
         site.cards,
         dict(env or {}),

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from nvshare.launch.address import PACKAGE_PARENT
 from nvshare.launch.errors import CannotStart, CleanupFailed, LeaseLost, LeaseRefused, LeaseTimeout
 from nvshare.launch.orders import Order, warn_if_inside
-from nvshare.launch.place import PACKAGE_PARENT
 
 # Imported from its own directory: importing the package first would cost more than all the supervisor does.
 _PATHS = [str(Path(__file__).resolve().parent), str(PACKAGE_PARENT)]
@@ -74,7 +74,7 @@ class Supervised:
                     stderr=subprocess.STDOUT if merge else None,
                     pass_fds=(theirs.fileno(), *order.fds),
                     start_new_session=True,
-                    env=_plain_environment(order.place.environment),
+                    env=_plain_environment(order.address.environment),
                 )
             unless_started.pop_all()
         self._lifeline = ours

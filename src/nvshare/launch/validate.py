@@ -6,16 +6,16 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from nvshare.launch.address import Address
 from nvshare.launch.errors import WrongDevice
 from nvshare.launch.orders import with_package
-from nvshare.launch.place import Place
 
 _TIMEOUT = 60.0
 
 
-def validate(place: Place, uuids: Sequence[str]) -> None:
+def validate(address: Address, uuids: Sequence[str]) -> None:
     """``WrongDevice`` when a process with just these cards (none: the CPU only) sees something else."""
-    environment = {name: value for name, value in place.environment.items() if name != "LD_PRELOAD"}
+    environment = {name: value for name, value in address.environment.items() if name != "LD_PRELOAD"}
     environment.update(CUDA_VISIBLE_DEVICES=",".join(uuids), CUDA_DEVICE_ORDER="PCI_BUS_ID", **with_package())
     try:
         probe = subprocess.run(

@@ -12,7 +12,7 @@ from pathlib import Path
 from nvshare import config
 from nvshare.cli.options import fail
 from nvshare.daemon.exclusive import Unavailable
-from nvshare.daemon.serve import Place, serve
+from nvshare.daemon.serve import Listening, serve
 from nvshare.gpu.cards import Card, ProcessMemory
 
 
@@ -36,9 +36,9 @@ def main(socket: str, cards: str, total: str, ready: str, idle_exit: str = "0") 
         os.write(int(ready), b"\n")
         os.close(int(ready))
 
-    place = Place(Path(socket), private=False, idle_exit=float(idle_exit))
+    listening = Listening(Path(socket), private=False, idle_exit=float(idle_exit))
     try:
-        serve(settings, place, GivenCards(cards.split(","), int(total)), tell)
+        serve(settings, listening, GivenCards(cards.split(","), int(total)), tell)
     except Unavailable as error:
         fail(str(error), 2)
 

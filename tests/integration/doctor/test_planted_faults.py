@@ -34,7 +34,7 @@ MIB = 1 << 20
 PATIENCE = 20.0
 STRANGER = """
 import sys
-from nvshare.lab.driver import Context, Driver
+from nvshare.bench.driver import Context, Driver
 with Context(Driver()) as context:
     context.allocate(512 << 20)
     print("there", flush=True)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from nvshare.lab.driver import Context, Driver
+from nvshare.bench.driver import Context, Driver
 from nvshare.launch import check
 
 

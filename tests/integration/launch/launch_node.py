@@ -7,10 +7,10 @@ import secrets
 from typing import Any
 
 from nvshare import procfs
+from nvshare.acceptance.stress.scene import eventually
 from nvshare.client.connection import Connection
 from nvshare.client.spawn import ensure_scheduler
 from nvshare.gpu import sim
-from nvshare.lab.stress.scene import eventually
 
 PATIENCE = 20.0
 MARK = "NVSHARE_LAUNCH_TEST"

@@ -7,7 +7,7 @@ import sys
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
-from nvshare.lab.driver import Context, Driver
+from nvshare.bench.driver import Context, Driver
 from nvshare.launch import GpuPool
 
 

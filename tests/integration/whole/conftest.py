@@ -149,7 +149,7 @@ class Node:
 
     def workload(self, name: str, *options: str, gpu: int = 0) -> Task:
         return self.start(
-            "-m", "nvshare.lab.workloads", name, "--time-scale", f"{self.speed:g}", "--json", *options, gpu=gpu
+            "-m", "nvshare.bench.workloads", name, "--time-scale", f"{self.speed:g}", "--json", *options, gpu=gpu
         )
 
     def holder(self, gpu: int = 0, **variables: str) -> Task:

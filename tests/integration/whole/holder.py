@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nvshare.lab.driver import Context, CudaError, Driver
-from nvshare.lab.workloads.ptx import PTX
+from nvshare.bench.driver import Context, CudaError, Driver
+from nvshare.bench.workloads.ptx import PTX
 
 MIB = 1 << 20
 NOWHERE = (0x7000_0000_0000,) * 3

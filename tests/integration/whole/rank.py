@@ -11,8 +11,8 @@ import struct
 import time
 from pathlib import Path
 
-from nvshare.lab.driver import Context, Driver
-from nvshare.lab.workloads.ptx import PTX
+from nvshare.bench.driver import Context, Driver
+from nvshare.bench.workloads.ptx import PTX
 
 MIB = 1 << 20
 PAUSE = 0.0005  # seconds between looks at the other's number

@@ -17,8 +17,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from nvshare.lab.driver import Context, Driver
-from nvshare.lab.workloads.ptx import PTX
+from nvshare.bench.driver import Context, Driver
+from nvshare.bench.workloads.ptx import PTX
 
 MIB = 1 << 20
 BLOCK = 4096  # bytes written one by one; the rest of an allocation is one repeated word

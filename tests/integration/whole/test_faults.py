@@ -119,7 +119,7 @@ def gave_up_on_a_turn(node: Node) -> bool:
 @pytest.mark.slow
 def test_a_task_that_was_stopped_in_its_compute_turn_goes_on(node: Node) -> None:
     # GIVEN a task with a quota
-    task = node.start("-m", "nvshare.lab.workloads", "add-small", "--iterations", "6000", "--json",
+    task = node.start("-m", "nvshare.bench.workloads", "add-small", "--iterations", "6000", "--json",
                       NVSHARE_GPU_CORE_LIMIT="99")  # fmt: skip
     node.await_status(lambda status: status["clients"] and status["clients"][0]["gpus"][0]["occupied_s"] > 0.3)
     # WHEN it is stopped for so long that its turn is given up
@@ -134,7 +134,13 @@ def test_a_task_that_was_stopped_in_its_compute_turn_goes_on(node: Node) -> None
 
 def test_task_without_scheduler_runs_natively_with_one_warning(node: Node, tmp_path: Path) -> None:
     task = node.start(
-        "-m", "nvshare.lab.workloads", "add-small", "--iterations", "10", "--json", NVSHARE_SOCK=str(tmp_path / "none")
+        "-m",
+        "nvshare.bench.workloads",
+        "add-small",
+        "--iterations",
+        "10",
+        "--json",
+        NVSHARE_SOCK=str(tmp_path / "none"),
     )
     assert finished(task)["passed"]
     warnings = [line for _, line in task.said if "[WARN]" in line]
@@ -144,7 +150,7 @@ def test_task_without_scheduler_runs_natively_with_one_warning(node: Node, tmp_p
 
 def test_required_scheduler_that_is_missing_is_an_error(node: Node, tmp_path: Path) -> None:
     missing = str(tmp_path / "none")
-    task = node.start("-m", "nvshare.lab.workloads", "add-small", NVSHARE_SOCK=missing, NVSHARE_REQUIRE="on")
+    task = node.start("-m", "nvshare.bench.workloads", "add-small", NVSHARE_SOCK=missing, NVSHARE_REQUIRE="on")
     code, _ = task.result()
     assert code == 1
     assert any("NVSHARE_REQUIRE" in line for _, line in task.said)

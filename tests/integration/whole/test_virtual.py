@@ -67,7 +67,7 @@ def test_quota_is_the_end_of_virtual_memory_too(node: Node) -> None:
 
 UNTIL_REFUSED = """
 import ctypes
-from nvshare.lab.driver import Context, CudaError, Driver
+from nvshare.bench.driver import Context, CudaError, Driver
 SEGMENT = 20 << 20
 def create():
     handle = ctypes.c_ulonglong()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nvshare import config
 from nvshare.daemon.identity import ancestry, read
-from nvshare.daemon.serve import Place, serve
+from nvshare.daemon.serve import Listening, serve
 from nvshare.gpu.cards import NvmlCards
 
 
@@ -27,7 +27,7 @@ def main(socket: str, pods: str, ready: str) -> None:
 
     settings = config.scheduler_config(config.Environment())
     config.configure_logging(settings.debug)
-    serve(settings, Place(Path(socket), private=True), NvmlCards(), tell, pod_of)
+    serve(settings, Listening(Path(socket), private=True), NvmlCards(), tell, pod_of)
 
 
 if __name__ == "__main__":

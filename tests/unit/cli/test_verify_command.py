@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from nvshare.acceptance.verify.finding import Finding, Verdict
+from nvshare.acceptance.verify.text import bars, finding_line, summary, timelines
+from nvshare.bench import venues
+from nvshare.bench.processes import Venue
+from nvshare.bench.spans import Span
 from nvshare.cli import verify
 from nvshare.cli.verify import command
-from nvshare.lab import places
-from nvshare.lab.processes import Place
-from nvshare.lab.spans import Span
-from nvshare.lab.verify.finding import Finding, Verdict
-from nvshare.lab.verify.text import bars, finding_line, summary, timelines
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_bad_input_ends_at_once_with_its_reason(arguments: list[str], reason: st
 
 @pytest.mark.parametrize(("ok", "code"), [(True, 0), (None, 2), (False, 1)])
 def test_the_exit_code_says_whether_a_check_failed(ok: bool | None, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place("simulated", "1 x T4 (simulated)", ("GPU-1",), Path("/nowhere"), {})
-    monkeypatch.setattr(places, "simulated", lambda *_, **__: contextlib.nullcontext(place))
+    venue = Venue("simulated", "1 x T4 (simulated)", ("GPU-1",), Path("/nowhere"), {})
+    monkeypatch.setattr(venues, "simulated", lambda *_, **__: contextlib.nullcontext(venue))
     monkeypatch.setattr(verify, "verify", lambda *_: iter([finding(ok)]))
     result = CliRunner().invoke(command, ["--sim", "T4"])
     assert result.exit_code == code
@@ -51,8 +51,8 @@ def test_the_exit_code_says_whether_a_check_failed(ok: bool | None, code: int, m
 def test_a_node_of_which_nothing_could_be_checked_has_not_passed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    place = Place("simulated", "1 x T4 (simulated)", ("GPU-1",), Path("/nowhere"), {})
-    monkeypatch.setattr(places, "simulated", lambda *_, **__: contextlib.nullcontext(place))
+    venue = Venue("simulated", "1 x T4 (simulated)", ("GPU-1",), Path("/nowhere"), {})
+    monkeypatch.setattr(venues, "simulated", lambda *_, **__: contextlib.nullcontext(venue))
     monkeypatch.setattr(verify, "verify", lambda *_: iter([finding(None)]))
     result = CliRunner().invoke(command, ["--sim", "T4", "--only", "spread", "--json", str(tmp_path / "it.json")])
     assert result.exit_code == 2

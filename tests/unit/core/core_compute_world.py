@@ -1,4 +1,4 @@
-"""The random world with compute turns: clients that take them, lie about them, do not answer, and die in them.
+"""The random world with compute slices: clients that take them, lie about them, do not answer, and die in them.
 
 Like ``core_world`` it keeps books of its own from what was said, and checks every answer against them.
 """
@@ -12,7 +12,7 @@ from core_world import World
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
-from nvshare.core.settings import Priority, TurnEnd
+from nvshare.core.settings import Priority, SliceEnd
 
 PAUSES = (0.0, 0.0, 0.0003, 0.002, 0.01, 0.03, 0.06, 0.3, 2.1)
 QUOTAS = (100, 1, 10, 30, 50, 80, 99)
@@ -20,17 +20,17 @@ QUOTAS = (100, 1, 10, 30, 50, 80, 99)
 
 @dataclass
 class Seat:
-    """What a client was last told about compute turns on one card."""
+    """What a client was last told about compute slices on one card."""
 
-    turns: bool = False
+    slices: bool = False
     in_flight: float = 0.0
-    number: int = 0  # of its turn, 0 for none
+    number: int = 0  # of its slice, 0 for none
     exclusive: bool = False
     given_at: float = 0.0
     length: float | None = None
     pending_until: float | None = None  # it said that its gate is shut
     asked: bool = False
-    overrun: int = 0  # the number of an earlier turn whose work runs on
+    overrun: int = 0  # the number of an earlier slice whose work runs on
 
 
 class ComputeWorld(World):
@@ -40,7 +40,7 @@ class ComputeWorld(World):
         super().__init__()
 
     def step(self, action: int, a: int, b: int, d: int) -> None:
-        """Two of three steps are about compute turns."""
+        """Two of three steps are about compute slices."""
         if action % 3:
             self.advance(PAUSES[d % len(PAUSES)])
             COMPUTE_ACTIONS[action // 3 % len(COMPUTE_ACTIONS)](self, a, b, d)
@@ -65,14 +65,14 @@ class ComputeWorld(World):
         if isinstance(command, c.SetTerms):
             assert command.client in self.programs, "spoke to a client that is gone"
             seat = self._seat(command.client, command.gpu)
-            terms = command.turns, command.in_flight
-            assert (seat.turns, seat.in_flight) != terms, "told what it knew"
+            terms = command.slices, command.in_flight
+            assert (seat.slices, seat.in_flight) != terms, "told what it knew"
             seat.in_flight = command.in_flight
-            if seat.turns is not command.turns:
+            if seat.slices is not command.slices:
                 self.seats[command.client, command.gpu] = Seat(*terms)
-        elif isinstance(command, c.GiveTurn):
+        elif isinstance(command, c.GiveSlice):
             self._obey_turn(command)
-        elif isinstance(command, c.EndTurn):
+        elif isinstance(command, c.EndSlice):
             seat = self._seat(command.client, command.gpu)
             assert seat.number == command.number, "ended a turn that it does not have"
         elif isinstance(command, c.Drop) or (isinstance(command, c.Grant) and not self._holds(command)):
@@ -80,15 +80,15 @@ class ComputeWorld(World):
 
     def _terms(self, command: c.Drop | c.Grant) -> tuple[bool, float]:
         seat = self._seat(command.client, command.gpu)
-        return seat.turns, seat.in_flight
+        return seat.slices, seat.in_flight
 
     def _holds(self, command: c.Grant) -> bool:
         return bool(self.programs[command.client].gpus[command.gpu].grant)
 
-    def _obey_turn(self, command: c.GiveTurn) -> None:
+    def _obey_turn(self, command: c.GiveSlice) -> None:
         seat = self._seat(command.client, command.gpu)
         held = self.programs[command.client].gpus[command.gpu]
-        assert seat.turns, "a turn for one who needs none"
+        assert seat.slices, "a turn for one who needs none"
         assert held.grant, "a turn without a grant"
         assert not held.dropped, "a turn for one who was told to leave"
         assert command.length is None or command.length > 0.0, "a turn of no length"
@@ -115,17 +115,17 @@ class ComputeWorld(World):
     # --- what clients do
 
     def ask_turn(self, a: int, b: int, d: int) -> None:
-        chosen = self._choose(a, lambda seat: seat.turns and not seat.number)
+        chosen = self._choose(a, lambda seat: seat.slices and not seat.number)
         if chosen is not None:
             client, gpu, seat = chosen
             seat.asked = True
-            self.send(e.TurnRequested(self.now, client, gpu))
+            self.send(e.SliceRequested(self.now, client, gpu))
 
     def ask_all(self, a: int, b: int, d: int) -> None:
-        for client, gpu, seat in self._seats_with(lambda seat: seat.turns and not seat.number):
+        for client, gpu, seat in self._seats_with(lambda seat: seat.slices and not seat.number):
             if (client, gpu) in self.seats and self.seats[client, gpu] is seat:
                 seat.asked = True
-                self.send(e.TurnRequested(self.now, client, gpu))
+                self.send(e.SliceRequested(self.now, client, gpu))
 
     def end_turn(self, a: int, b: int, d: int) -> None:
         """As the library does: first with what is in flight, then with the final figures."""
@@ -134,21 +134,21 @@ class ComputeWorld(World):
             return
         client, gpu, seat = chosen
         number, elapsed = seat.number, self.now - seat.given_at
-        reason = TurnEnd(b % 3)
+        reason = SliceEnd(b % 3)
         if d % 2:
             pending = (0.0002, 0.003, 0.5)[b % 3]
             seat.pending_until = self.now + pending
-            self.send(e.TurnOver(self.now, client, gpu, number, elapsed, elapsed / 2, pending, reason, wants=False))
+            self.send(e.SliceOver(self.now, client, gpu, number, elapsed, elapsed / 2, pending, reason, wants=False))
             self.advance(pending)
             if self.seats.get((client, gpu)) is not seat or seat.number != number:
                 return
         wants = bool(a % 2)
         seat.number, seat.asked = 0, seat.asked or wants
-        self.send(e.TurnOver(self.now, client, gpu, number, elapsed, elapsed * (a % 3) / 2, 0.0, reason, wants))
+        self.send(e.SliceOver(self.now, client, gpu, number, elapsed, elapsed * (a % 3) / 2, 0.0, reason, wants))
         self._assert_heard(client, gpu, seat, wants)
 
     def run_on(self, a: int, b: int, d: int) -> None:
-        """A kernel does not end with its turn: told again and again, until it has."""
+        """A kernel does not end with its slice: told again and again, until it has."""
         chosen = self._choose(a, lambda seat: bool(seat.number or seat.overrun))
         if chosen is None:
             return
@@ -159,35 +159,35 @@ class ComputeWorld(World):
         wants = bool(a % 2) and not seat.number
         seat.overrun, seat.asked = number if pending else 0, seat.asked or wants
         used = self.now - seat.given_at
-        self.send(e.TurnOver(self.now, client, gpu, number, used, used, pending, TurnEnd.STUCK, wants))
+        self.send(e.SliceOver(self.now, client, gpu, number, used, used, pending, SliceEnd.OVERRUN, wants))
         self._assert_heard(client, gpu, seat, wants)
 
     def _assert_heard(self, client: int, gpu: str, seat: Seat, wants: bool) -> None:
-        """Who wants a turn, as it said with the end of one, is not forgotten: it does not say so again."""
+        """Who wants a slice, as it said with the end of one, is not forgotten: it does not say so again."""
         if wants and self.seats.get((client, gpu)) is seat:
             state = self.scheduler._node.clients[client].gpus[gpu].compute
-            assert state.asks or state.turn is not None, "one who wants a turn was not heard"
+            assert state.asks or state.slice is not None, "one who wants a turn was not heard"
 
     def lie(self, a: int, b: int, d: int) -> None:
-        """Figures that cannot be, numbers of turns long gone, requests for what it has."""
-        chosen = self._choose(a, lambda seat: seat.turns)
+        """Figures that cannot be, numbers of slices long gone, requests for what it has."""
+        chosen = self._choose(a, lambda seat: seat.slices)
         if chosen is None:
             return
         client, gpu, seat = chosen
         if b % 3 == 0:
             seat.asked = True
-            self.send(e.TurnRequested(self.now, client, gpu))
+            self.send(e.SliceRequested(self.now, client, gpu))
         elif b % 3 == 1:
-            answer = self.send(e.TurnOver(self.now, client, gpu, seat.number + 1 + d, 1e9, 1e9, 1e6))
+            answer = self.send(e.SliceOver(self.now, client, gpu, seat.number + 1 + d, 1e9, 1e9, 1e6))
             assert not [one for one in answer if isinstance(one, (c.Expel, c.Drop))], "a wrong number had effects"
         elif seat.number:
             number, seat.number, seat.asked = seat.number, 0, True
             said = (-1.0, 0.0, 1e9)[d % 3]
-            self.send(e.TurnOver(self.now, client, gpu, number, said, said, 0.0, TurnEnd(a % 4), wants=True))
+            self.send(e.SliceOver(self.now, client, gpu, number, said, said, 0.0, SliceEnd(a % 4), wants=True))
 
     def stay_deaf(self, a: int, b: int, d: int) -> None:
         """Nobody speaks for a while: deadlines pass, and who asks is served all the same. Who was given up on does not
-        know, and ends its turn when it wakes up."""
+        know, and ends its slice when it wakes up."""
         self.advance((1.0, 3.0, 13.0)[d % 3])
 
     def change_quota(self, a: int, b: int, d: int) -> None:

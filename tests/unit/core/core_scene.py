@@ -96,14 +96,14 @@ class Scene:
             elif isinstance(command, c.WakeAt):
                 self.wake = command.at
             elif isinstance(command, (c.SetResidency, c.GrantMemory)):
-                place = self.memory.get((command.client, command.gpu))
-                if place is not None:
-                    place.tell(command)
+                attachment = self.memory.get((command.client, command.gpu))
+                if attachment is not None:
+                    attachment.tell(command)
                     self._note_residents(command.gpu)
         return answer
 
     def _note_residents(self, gpu: str) -> None:
-        now = sum(place.resident for (_, uuid), place in self.memory.items() if uuid == gpu)
+        now = sum(attachment.resident for (_, uuid), attachment in self.memory.items() if uuid == gpu)
         self.most_resident[gpu] = max(self.most_resident[gpu], now)
 
     def register(
@@ -139,8 +139,8 @@ class Scene:
                 oversize=oversize,
             )
         )
-        for place in self.scheduler._node.clients[client].gpus.values() if self.demand is not None else ():
-            place.demand = self.demand
+        for attachment in self.scheduler._node.clients[client].gpus.values() if self.demand is not None else ():
+            attachment.demand = self.demand
         return answer
 
     def mover(self, client: int, *sizes: int, gpus: tuple[str, ...] = (A,), works: bool = False) -> list[c.Command]:
@@ -152,18 +152,20 @@ class Scene:
 
     def tell_memory(self, client: int, gpu: str = A) -> list[c.Command]:
         """The client confirms its target and says what it has."""
-        place = self.memory[client, gpu]
-        host = place.allocated - place.resident
+        attachment = self.memory[client, gpu]
+        host = attachment.allocated - attachment.resident
         return self.send(
-            e.MemoryUpdated(self.now, client, gpu, place.released, place.resident, host, applied=place.number)
+            e.MemoryUpdated(
+                self.now, client, gpu, attachment.released, attachment.resident, host, applied=attachment.number
+            )
         )
 
     def free(self, client: int, size: int, gpu: str = A) -> list[c.Command]:
         """Gives memory back that is on the card."""
-        place = self.memory[client, gpu]
-        place.allocated -= size
-        place.released += size
-        place.resident = min(place.resident, place.allocated)
+        attachment = self.memory[client, gpu]
+        attachment.allocated -= size
+        attachment.released += size
+        attachment.resident = min(attachment.resident, attachment.allocated)
         return self.tell_memory(client, gpu)
 
     def move(self, client: int, chunk: int = GIB // 4, gpu: str = A) -> list[c.Command]:
@@ -181,8 +183,8 @@ class Scene:
         while busy:
             busy = False
             for client, gpu in self._movers():
-                place = self.memory[client, gpu]
-                if place.resident != min(place.target, place.allocated):
+                attachment = self.memory[client, gpu]
+                if attachment.resident != min(attachment.target, attachment.allocated):
                     busy = True
                     answers += self.move(client, chunk, gpu)
         return answers
@@ -195,7 +197,7 @@ class Scene:
         return self.send(e.GpuAttached(self.now, client, tuple(e.HeldGpu(gpu) for gpu in gpus)))
 
     def gone(self, client: int) -> list[c.Command]:
-        self.memory = {key: place for key, place in self.memory.items() if key[0] != client}
+        self.memory = {key: attachment for key, attachment in self.memory.items() if key[0] != client}
         return self.send(e.ClientGone(self.now, client))
 
     def request(self, client: int, gpu: str = A, need: int = 0) -> list[c.Command]:
@@ -254,7 +256,7 @@ class Scene:
     def waiting_for(self, client: int, gpu: str = A) -> str | None:
         clients = self.scheduler.snapshot(self.now).clients
         view = next(view for view in clients if view.id == f"{client:016x}")
-        return next(place.waiting_for for place in view.gpus if place.uuid == gpu)
+        return next(attachment.waiting_for for attachment in view.gpus if attachment.uuid == gpu)
 
     def gpu(self, uuid: str = A) -> dict[str, object]:
         return next(view for view in self.scheduler.snapshot(self.now).to_dict()["gpus"] if view["uuid"] == uuid)

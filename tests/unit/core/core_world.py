@@ -184,10 +184,10 @@ class World:
         most = 0
         for program in self.programs.values():
             known = self.scheduler._node.clients.get(program.id)
-            place = known.gpus.get(uuid) if known is not None else None
+            attachment = known.gpus.get(uuid) if known is not None else None
             if uuid in program.gpus:
-                deaf = place is not None and place.silent and not promised
-                most += min(program.gpus[uuid].most(), place.held if place is not None and deaf else SIZE_MAX)
+                deaf = attachment is not None and attachment.silent and not promised
+                most += min(program.gpus[uuid].most(), attachment.held if attachment is not None and deaf else SIZE_MAX)
         return most
 
     def _check_card(self, uuid: str, before: int) -> None:
@@ -278,8 +278,8 @@ class World:
                 drainers = [
                     other.id
                     for other in self.programs.values()
-                    for uuid, place in other.gpus.items()
-                    if uuid == command.gpu and place.dropped and place.drain_by > self.now
+                    for uuid, attachment in other.gpus.items()
+                    if uuid == command.gpu and attachment.dropped and attachment.drain_by > self.now
                 ]
                 assert not drainers, f"granted while {drainers} drain"
             assert not held.dropped or held.drain_by <= self.now, "granted anew before it answered"
@@ -436,7 +436,7 @@ class World:
         program = self._pick(a)
         if program is None:
             return
-        held = [uuid for uuid, place in program.gpus.items() if place.grant]
+        held = [uuid for uuid, attachment in program.gpus.items() if attachment.grant]
         if not held:
             return
         if b % 3:
@@ -451,7 +451,9 @@ class World:
         if program is None:
             return
         # Mostly when told to stop; now and then when it ends its turn itself.
-        held = [uuid for uuid, place in program.gpus.items() if place.grant and (place.dropped or d % 4 == 0)]
+        held = [
+            uuid for uuid, attachment in program.gpus.items() if attachment.grant and (attachment.dropped or d % 4 == 0)
+        ]
         if held:
             self._release(program, held[b % len(held)], stuck=True)
 
@@ -507,13 +509,13 @@ class World:
             other: self.programs[other].unmovable(uuid) if self.programs[other].can_swap else have[other]
             for other in have
         }
-        room = capacity - sum(fixed.values())
+        headroom = capacity - sum(fixed.values())
         concerned = [
             other for other in have if other == program.id or not program.can_swap if not self.programs[other].oversize
         ]
         if program.oversize and have[program.id] + size > SIZE_MAX:
             return (DenyReason.CARD,)
-        if not self.settings.anti_thrash or any(have[other] - fixed[other] + size > room for other in concerned):
+        if not self.settings.anti_thrash or any(have[other] - fixed[other] + size > headroom for other in concerned):
             return (DenyReason.CARD,)
         if self.settings.host_budget is not None and self._beyond(uuid, size) > self.settings.host_budget:
             return (DenyReason.HOST,)

@@ -1,4 +1,4 @@
-"""Compute turns, one behaviour at a time: who is told, who goes next, what is billed, what happens to the deaf."""
+"""Compute slices, one behaviour at a time: who is told, who goes next, what is billed, what happens to the deaf."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from core_scene import GIB, A, B, Scene
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
-from nvshare.core.settings import Mode, Priority, TurnEnd
+from nvshare.core.compute.state import Delivered, Kind
+from nvshare.core.settings import Mode, Priority, SliceEnd
 from nvshare.core.snapshot import take
-from nvshare.core.state_compute import Delivered, Kind
 
 BUSY, TINY = 1.0, 0.2  # part of its time in which the card works for a client
 
@@ -21,7 +21,7 @@ def of(answer: Sequence[c.Command], *kinds: type[c.Command]) -> list[c.Command]:
 
 
 class Stage(Scene):
-    """A scene whose clients run on card A and speak about turns."""
+    """A scene whose clients run on card A and speak about slices."""
 
     def start(self, client: int, *gpus: str, **limits: object) -> list[c.Command]:
         answer = self.register(client, *gpus, **limits)
@@ -35,21 +35,21 @@ class Stage(Scene):
         return answer
 
     def ask(self, client: int) -> list[c.Command]:
-        return self.send(e.TurnRequested(self.now, client, A))
+        return self.send(e.SliceRequested(self.now, client, A))
 
     def over(
         self, client: int, used: float, *, pending: float = 0.0, ratio: float = BUSY, wants: bool = True,
-        reason: TurnEnd = TurnEnd.ENDED,
+        reason: SliceEnd = SliceEnd.ENDED,
     ) -> list[c.Command]:  # fmt: skip
-        number = self.turn(client)
-        event = e.TurnOver(self.now, client, A, number, used, used * ratio, pending, reason, wants)
+        number = self.slice(client)
+        event = e.SliceOver(self.now, client, A, number, used, used * ratio, pending, reason, wants)
         return self.send(event)
 
-    def turn(self, client: int) -> int:
-        turn = self.scheduler._node.clients[client].gpus[A].compute.turn
-        return 0 if turn is None else turn.number
+    def slice(self, client: int) -> int:
+        slice = self.scheduler._node.clients[client].gpus[A].compute.slice
+        return 0 if slice is None else slice.number
 
-    def place(self, client: int):
+    def attachment(self, client: int):
         return self.scheduler._node.clients[client].gpus[A]
 
 
@@ -76,17 +76,17 @@ def test_two_busy_clients_take_turns_of_some_fifty_milliseconds() -> None:
     stage.start(2)
     told = stage.use(1, 2)
     assert of(told, c.SetTerms) == [c.SetTerms(1, A, True, 0.004), c.SetTerms(2, A, True, 0.004)]
-    assert of(stage.ask(1), c.GiveTurn) == [c.GiveTurn(1, A, 1, None, True)]
+    assert of(stage.ask(1), c.GiveSlice) == [c.GiveSlice(1, A, 1, None, True)]
     assert lengths(stage.ask(2)) == [0.04125]  # less than 50: nobody is behind yet
     stage.pass_time(0.05)
-    assert of(stage.over(1, 0.05), c.GiveTurn) == [c.GiveTurn(2, A, 2, 0.05, True)]
+    assert of(stage.over(1, 0.05), c.GiveSlice) == [c.GiveSlice(2, A, 2, 0.05, True)]
 
 
 def test_the_next_turn_begins_when_little_of_the_last_one_is_left() -> None:
     stage = contending(1, 2, asking=True)
     stage.pass_time(0.05)
-    assert not of(stage.over(1, 0.05, pending=0.01, wants=False), c.GiveTurn)
-    assert of(stage.pass_time(0.009), c.GiveTurn) == [c.GiveTurn(2, A, 2, None, True)]
+    assert not of(stage.over(1, 0.05, pending=0.01, wants=False), c.GiveSlice)
+    assert of(stage.pass_time(0.009), c.GiveSlice) == [c.GiveSlice(2, A, 2, None, True)]
 
 
 def test_status_says_what_each_waits_for() -> None:
@@ -98,7 +98,7 @@ def test_status_says_what_each_waits_for() -> None:
     stage.start(3, core_limit=10)
     stage.pass_time(0.05)
     stage.over(1, 0.05, pending=0.001)
-    holder = stage.place(2).client.hex
+    holder = stage.attachment(2).client.hex
     assert waits()[:2] == ["the end of its own work", None]
     stage.over(1, 0.051)
     stage.ask(3)
@@ -131,7 +131,7 @@ def test_status_shows_no_scaled_quota_of_one_who_runs_freely() -> None:
     stage.ask(2)
     stage.send(e.LimitsChanged(stage.now, "process:2", core_limit=30))
     assert scaled() == [76.9, 23.1]
-    state = stage.place(1).compute
+    state = stage.attachment(1).compute
     state.kind, state.trust = Kind.LAUNCH_BOUND, 60.0
     stage.send(e.LimitsChanged(stage.now, "process:2", core_limit=31))
     assert scaled() == [100.0, 31.0]
@@ -141,21 +141,21 @@ def test_when_the_neighbour_is_gone_the_other_runs_freely_again() -> None:
     stage = contending(1, 2)
     stage.ask(1)
     assert of(stage.gone(2), c.SetTerms) == [c.SetTerms(1, A, False)]
-    assert stage.turn(1) == 0
+    assert stage.slice(1) == 0
 
 
 def test_a_quota_takes_turns_from_the_first_moment() -> None:
     stage = Stage()
     assert of(stage.start(1, core_limit=30), c.SetTerms) == [c.SetTerms(1, A, True, 0.008)]
-    assert [turn.number for turn in of(stage.ask(1), c.GiveTurn)] == [1]
+    assert [slice.number for slice in of(stage.ask(1), c.GiveSlice)] == [1]
     stage.pass_time(0.054)
-    assert not of(stage.over(1, 0.054), c.GiveTurn)
-    assert not of(stage.pass_time(0.12), c.GiveTurn)
-    assert [turn.number for turn in of(stage.pass_time(0.01), c.GiveTurn)] == [2]
+    assert not of(stage.over(1, 0.054), c.GiveSlice)
+    assert not of(stage.pass_time(0.12), c.GiveSlice)
+    assert [slice.number for slice in of(stage.pass_time(0.01), c.GiveSlice)] == [2]
 
 
 def lengths(answer: Sequence[c.Command]) -> list[float | None]:
-    return [None if turn.length is None else round(turn.length, 6) for turn in of(answer, c.GiveTurn)]
+    return [None if slice.length is None else round(slice.length, 6) for slice in of(answer, c.GiveSlice)]
 
 
 def test_with_quotas_a_turn_lasts_for_its_part_of_the_cycle_and_is_told_fifty_milliseconds_at_a_time() -> None:
@@ -164,28 +164,28 @@ def test_with_quotas_a_turn_lasts_for_its_part_of_the_cycle_and_is_told_fifty_mi
     for client, percent in ((1, 80), (2, 40)):
         stage.start(client, core_limit=percent)
         stage.ask(client)
-    # WHEN its turn goes on; THEN it is told more of it in time, and no more than its part
-    assert stage.place(1).compute.turn.length == pytest.approx(0.05)
+    # WHEN its slice goes on; THEN it is told more of it in time, and no more than its part
+    assert stage.attachment(1).compute.slice.length == pytest.approx(0.05)
     assert lengths(stage.pass_time(0.04)) == [0.1]
     assert lengths(stage.pass_time(0.051)) == [0.106]  # a little less than 120 ms: nobody is behind yet
     assert lengths(stage.pass_time(0.029)) == []
-    assert [turn.client for turn in of(stage.over(1, 0.12), c.GiveTurn)] == [2]
+    assert [slice.client for slice in of(stage.over(1, 0.12), c.GiveSlice)] == [2]
 
 
 def test_with_a_quota_what_is_in_flight_at_the_end_is_part_of_the_turn() -> None:
-    # GIVEN one with a tenth of the card, whose work goes on for 4 ms after each turn
+    # GIVEN one with a tenth of the card, whose work goes on for 4 ms after each slice
     stage = Stage()
     stage.start(1, core_limit=10)
     stage.ask(1)
     given = []
     for _ in range(200):
-        turn = stage.place(1).compute.turn
-        given.append((stage.now, turn.length))
-        stage.pass_time(turn.length + 0.004)
-        stage.over(1, turn.length + 0.004)
-        while stage.place(1).compute.turn is None:
+        slice = stage.attachment(1).compute.slice
+        given.append((stage.now, slice.length))
+        stage.pass_time(slice.length + 0.004)
+        stage.over(1, slice.length + 0.004)
+        while stage.attachment(1).compute.slice is None:
             stage.pass_time(0.001)
-    # THEN it is told so much less, and has a turn every 200 ms or a little less: it is not billed for warming up
+    # THEN it is told so much less, and has a slice every 200 ms or a little less: it is not billed for warming up
     assert given[-1][1] == pytest.approx(0.016, abs=0.0005)
     assert (given[-1][0] - given[-41][0]) / 40 == pytest.approx(0.195, abs=0.002)
 
@@ -195,11 +195,11 @@ def test_who_has_no_quota_is_told_its_whole_turn() -> None:
     for client in (1, 2, 1, 2):
         stage.pass_time(0.054)
         stage.over(client, 0.054)
-    assert stage.place(1).compute.turn.length == pytest.approx(0.05)
+    assert stage.attachment(1).compute.slice.length == pytest.approx(0.05)
 
 
 def test_warming_up_is_billed_where_others_wait() -> None:
-    # GIVEN two with quotas; WHEN the second asks while the first has its turn
+    # GIVEN two with quotas; WHEN the second asks while the first has its slice
     stage = Stage()
     for client in (1, 2):
         stage.start(client, core_limit=40)
@@ -207,7 +207,7 @@ def test_warming_up_is_billed_where_others_wait() -> None:
     stage.pass_time(0.07)
     stage.over(1, 0.07, wants=False)
     # THEN all of it is billed
-    assert stage.place(1).compute.book.used == pytest.approx(0.07, abs=1e-6)
+    assert stage.attachment(1).compute.book.used == pytest.approx(0.07, abs=1e-6)
 
 
 def test_a_launch_bound_client_with_a_quota_is_not_looked_at_closely() -> None:
@@ -236,10 +236,10 @@ def test_a_launch_bound_client_with_a_quota_has_its_part_of_the_cycle_in_one_tur
     stage.limit("process:1", core_limit=100)
     stage.limit("process:1", core_limit=75)
     stage.pass_time(0.1)
-    # WHEN it has a turn, THEN that goes on for three quarters of 180 ms, told in pieces
+    # WHEN it has a slice, THEN that goes on for three quarters of 180 ms, told in pieces
     assert lengths(stage.ask(1)) == [pytest.approx(0.05)]
     assert lengths(stage.pass_time(0.1)) == [pytest.approx(0.1), pytest.approx(0.135)]
-    assert not stage.place(1).compute.turn.exclusive
+    assert not stage.attachment(1).compute.slice.exclusive
 
 
 def test_more_may_be_in_flight_while_nobody_else_uses_the_card() -> None:
@@ -252,12 +252,12 @@ def test_more_may_be_in_flight_while_nobody_else_uses_the_card() -> None:
 
 
 def test_a_quota_that_is_lowered_counts_for_the_rest_of_the_turn() -> None:
-    # GIVEN one in the midst of its turn of 162 ms
+    # GIVEN one in the midst of its slice of 162 ms
     stage = Stage()
     stage.start(1, core_limit=90)
     stage.ask(1)
     stage.pass_time(0.045)
-    assert stage.place(1).compute.turn.length == pytest.approx(0.1)
+    assert stage.attachment(1).compute.slice.length == pytest.approx(0.1)
     # WHEN its quota is lowered, THEN it is told no more of it
     stage.limit("process:1", core_limit=10)
     assert lengths(stage.pass_time(0.055)) == []
@@ -265,18 +265,18 @@ def test_a_quota_that_is_lowered_counts_for_the_rest_of_the_turn() -> None:
 
 def test_without_quotas_no_turn_is_longer_than_fifty_milliseconds_while_others_wait() -> None:
     stage = contending(1, 2, asking=True)
-    stage.place(1).compute.book.virtual -= 0.05  # it is behind
+    stage.attachment(1).compute.book.virtual -= 0.05  # it is behind
     stage.pass_time(0.05)
     stage.over(1, 0.05)
-    assert stage.place(2).compute.turn.length <= 0.05
+    assert stage.attachment(2).compute.slice.length <= 0.05
     stage.pass_time(0.05)
     stage.over(2, 0.05)
-    assert stage.place(1).compute.turn.length == pytest.approx(0.05)
+    assert stage.attachment(1).compute.slice.length == pytest.approx(0.05)
     assert lengths(stage.pass_time(0.05)) == []
 
 
 def test_beside_a_quota_the_turn_of_one_without_lasts_for_its_part_of_the_cycle_too() -> None:
-    # GIVEN one without a quota and one at 80 %, which have taken turns for a while
+    # GIVEN one without a quota and one at 80 %, which have taken slices for a while
     stage = Stage()
     stage.start(1)
     stage.start(2, core_limit=80)
@@ -287,11 +287,11 @@ def test_beside_a_quota_the_turn_of_one_without_lasts_for_its_part_of_the_cycle_
         stage.pass_time(0.09)
         stage.over(client, 0.09)
         stage.use(1, 2)
-    # THEN a turn of the first goes on until it has had its part of 180 ms
-    assert stage.turn(1)
+    # THEN a slice of the first goes on until it has had its part of 180 ms
+    assert stage.slice(1)
     stage.pass_time(0.045)
     stage.pass_time(0.035)
-    assert 0.08 < stage.place(1).compute.turn.length < 0.12
+    assert 0.08 < stage.attachment(1).compute.slice.length < 0.12
 
 
 def test_who_keeps_others_waiting_is_billed_for_it_whatever_it_says() -> None:
@@ -302,7 +302,7 @@ def test_who_keeps_others_waiting_is_billed_for_it_whatever_it_says() -> None:
     stage.ask(2)
     stage.pass_time(0.05)
     stage.over(1, used=0.0)
-    assert stage.place(1).gpu.compute.books["process:1"].used == pytest.approx(0.048)
+    assert stage.attachment(1).gpu.compute.books["process:1"].used == pytest.approx(0.048)
 
 
 def test_nobody_is_billed_for_more_than_the_time_that_passed() -> None:
@@ -311,13 +311,13 @@ def test_nobody_is_billed_for_more_than_the_time_that_passed() -> None:
     stage.ask(1)
     stage.pass_time(0.05)
     stage.over(1, used=1e6)
-    assert stage.place(1).gpu.compute.books["process:1"].used == pytest.approx(0.05)
+    assert stage.attachment(1).gpu.compute.books["process:1"].used == pytest.approx(0.05)
 
 
 def test_a_client_that_does_not_end_its_turn_is_gone_on_beside() -> None:
     stage = contending(1, 2, asking=True)
     answer = stage.pass_time(0.05 + 1.5)
-    assert of(answer, c.GiveTurn)[-1] == c.GiveTurn(2, A, 2, None, True)
+    assert of(answer, c.GiveSlice)[-1] == c.GiveSlice(2, A, 2, None, True)
     warnings = [line.text for line in of(answer, c.Log) if line.level is c.Level.WARN]
     assert len(warnings) == 1
     assert "did not end its compute turn" in warnings[0]
@@ -325,46 +325,46 @@ def test_a_client_that_does_not_end_its_turn_is_gone_on_beside() -> None:
 
 @pytest.mark.parametrize("clients", [(1,), (1, 2, 3)], ids=["alone with a quota", "of three"])
 def test_a_client_that_was_stopped_in_its_turn_has_others_when_it_wakes_up(clients: tuple[int, ...]) -> None:
-    # GIVEN a client that said nothing for so long that its turn was given up
+    # GIVEN a client that said nothing for so long that its slice was given up
     stage = Stage()
     for client in clients:
         stage.start(client, core_limit=50)
         stage.ask(client)
-    number = stage.turn(1)
+    number = stage.slice(1)
     stage.pass_time(2.0)
-    assert stage.turn(1) == 0
-    # WHEN it ends that turn and wants another; THEN it has one: it will not ask again
-    answer = stage.send(e.TurnOver(stage.now, 1, A, number, 0.05, 0.05, 0.0, TurnEnd.ENDED, wants=True))
+    assert stage.slice(1) == 0
+    # WHEN it ends that slice and wants another; THEN it has one: it will not ask again
+    answer = stage.send(e.SliceOver(stage.now, 1, A, number, 0.05, 0.05, 0.0, SliceEnd.ENDED, wants=True))
     answer += stage.pass_time(10.0)
-    assert 1 in [turn.client for turn in of(answer, c.GiveTurn)]
+    assert 1 in [slice.client for slice in of(answer, c.GiveSlice)]
 
 
 def test_nobody_is_taken_for_deaf_after_a_scheduler_that_stood_still() -> None:
-    # GIVEN a turn that ended while the scheduler heard nothing for seconds
+    # GIVEN a slice that ended while the scheduler heard nothing for seconds
     stage = contending(1, 2, asking=True)
     stage.now += 3.0
     # WHEN it looks before it reads what was said; THEN it waits for that
     looked = stage.send(e.TimerFired(stage.now))
     assert not [line for line in of(looked, c.Log) if line.level is c.Level.WARN]
-    assert of(stage.over(1, 0.05), c.GiveTurn) == [c.GiveTurn(2, A, 2, 0.05, True)]
+    assert of(stage.over(1, 0.05), c.GiveSlice) == [c.GiveSlice(2, A, 2, 0.05, True)]
 
 
 def test_a_turn_that_goes_on_after_its_end_was_noticed_has_no_end_any_more() -> None:
-    # GIVEN a turn whose end is seen in the very moment in which the only one who waited for it is gone
+    # GIVEN a slice whose end is seen in the very moment in which the only one who waited for it is gone
     stage = contending(1, 2, 3, asking=True)
-    stage.over(1, 0.0, wants=False, reason=TurnEnd.IDLE)
-    stage.over(2, 0.0, wants=False, reason=TurnEnd.IDLE)
+    stage.over(1, 0.0, wants=False, reason=SliceEnd.IDLE)
+    stage.over(2, 0.0, wants=False, reason=SliceEnd.IDLE)
     stage.ask(1)
-    turn = stage.place(3).compute.turn
-    stage.now = turn.end + 0.0005
+    slice = stage.attachment(3).compute.slice
+    stage.now = slice.end + 0.0005
     stage.send(e.ClientGone(stage.now, 1))
-    assert turn.length is None
+    assert slice.length is None
     # WHEN it goes on for long; THEN nobody thinks that it is deaf, and its quota finds it
     for _ in range(4):
         stage.pass_time(0.5)
         stage.use(2, 3)
-    assert stage.place(3).compute.turn is turn
-    assert of(stage.send(e.LimitsChanged(stage.now, "process:3", core_limit=10)), c.EndTurn, c.GiveTurn)
+    assert stage.attachment(3).compute.slice is slice
+    assert of(stage.send(e.LimitsChanged(stage.now, "process:3", core_limit=10)), c.EndSlice, c.GiveSlice)
 
 
 def test_high_priority_ends_the_turn_of_others_at_once() -> None:
@@ -374,7 +374,7 @@ def test_high_priority_ends_the_turn_of_others_at_once() -> None:
     stage.use(1, 2)
     stage.ask(1)
     stage.pass_time(0.01)
-    assert of(stage.ask(2), c.EndTurn) == [c.EndTurn(1, A, 1)]
+    assert of(stage.ask(2), c.EndSlice) == [c.EndSlice(1, A, 1)]
 
 
 def test_a_launch_bound_client_runs_freely_beside_turns() -> None:
@@ -384,7 +384,7 @@ def test_a_launch_bound_client_runs_freely_beside_turns() -> None:
         stage.ask(1)
         stage.pass_time(0.05)
         answer = stage.over(1, 0.05, ratio=TINY, wants=False)
-    assert stage.place(1).compute.kind is Kind.LAUNCH_BOUND
+    assert stage.attachment(1).compute.kind is Kind.LAUNCH_BOUND
     assert c.SetTerms(1, A, False) in answer
 
 
@@ -398,7 +398,7 @@ def take_turns(stage: Stage, *rounds: dict[int, float]) -> None:
 
 
 def kinds(stage: Stage, *clients: int) -> list[Kind]:
-    return [stage.place(client).compute.kind for client in clients]
+    return [stage.attachment(client).compute.kind for client in clients]
 
 
 def test_nobody_is_judged_while_work_that_others_submitted_freely_may_run() -> None:
@@ -459,7 +459,7 @@ def test_a_busy_client_that_looks_at_its_results_stays_busy() -> None:
     for _ in range(8):
         stage.ask(1)
         stage.pass_time(0.004)
-        stage.over(1, 0.003, ratio=TINY, wants=False, reason=TurnEnd.IDLE)
+        stage.over(1, 0.003, ratio=TINY, wants=False, reason=SliceEnd.IDLE)
     assert kinds(stage, 1, 2) == [Kind.BUSY, Kind.BUSY]
 
 
@@ -469,7 +469,7 @@ def test_a_client_that_begins_with_a_few_short_turns_is_not_judged_by_them() -> 
     for _ in range(8):
         stage.ask(1)
         stage.pass_time(0.004)
-        stage.over(1, 0.003, ratio=TINY, wants=False, reason=TurnEnd.IDLE)
+        stage.over(1, 0.003, ratio=TINY, wants=False, reason=SliceEnd.IDLE)
     assert kinds(stage, 1) == [Kind.UNKNOWN]
     take_turns(stage, *[{2: BUSY, 1: BUSY}] * 2)
     assert kinds(stage, 1, 2) == [Kind.BUSY, Kind.BUSY]
@@ -491,12 +491,12 @@ def test_beside_one_that_runs_freely_nobody_is_found_busy() -> None:
 
 
 def holders(stage: Stage, clients: Sequence[int], lengths: Sequence[float]) -> list[int]:
-    """Who has the turn, one after the other, when all of them always want one."""
+    """Who has the slice, one after the other, when all of them always want one."""
     found = []
     for client in clients:
         stage.ask(client)
     for length in lengths:
-        holder = next(client for client in clients if stage.turn(client))
+        holder = next(client for client in clients if stage.slice(client))
         found.append(holder)
         stage.pass_time(length)
         stage.over(holder, length)
@@ -513,7 +513,7 @@ def test_who_always_takes_longer_has_fewer_turns() -> None:
     stage = contending(1, 2, asking=True)
     used = {1: 0.0, 2: 0.0}
     for _ in range(200):
-        holder = 1 if stage.turn(1) else 2
+        holder = 1 if stage.slice(1) else 2
         length = 0.06 if holder == 1 else 0.05
         used[holder] += length
         stage.pass_time(length)
@@ -527,7 +527,7 @@ def test_a_drop_ends_the_turn() -> None:
     stage.start(2, core_limit=50)
     stage.ask(1)
     assert of(stage.pass_time(10.0), c.Drop)
-    assert stage.turn(1) == 0
+    assert stage.slice(1) == 0
 
 
 def test_a_gang_without_a_quota_runs_freely() -> None:
@@ -551,7 +551,7 @@ def test_processes_of_a_group_on_one_card_take_turns_until_one_is_on_another() -
     stage.start(1, A, group="run:job")
     stage.start(2, A, group="run:job")
     stage.use(1, 2)
-    assert stage.place(1).compute.told
+    assert stage.attachment(1).compute.told
     assert c.SetTerms(1, A, False) in stage.start(3, B, group="run:job")
 
 
@@ -560,9 +560,9 @@ def test_turns_of_a_job_with_a_quota_and_a_process_per_card_begin_together() -> 
     for client, gpu in ((1, A), (2, B)):
         stage.start(client, gpu, group="run:job", core_limit=50)
     other = stage.scheduler._node.clients[2].gpus[B]
-    stage.scheduler._compute.terms.book(other).credit = -0.1
-    assert not of(stage.ask(1), c.GiveTurn)
-    assert of(stage.pass_time(0.3), c.GiveTurn)
+    stage.scheduler._slices.terms.book(other).credit = -0.1
+    assert not of(stage.ask(1), c.GiveSlice)
+    assert of(stage.pass_time(0.3), c.GiveSlice)
 
 
 def test_in_concurrent_mode_there_are_no_turns_without_quotas() -> None:
@@ -579,7 +579,7 @@ def test_without_anti_thrash_nobody_takes_turns() -> None:
     stage.start(1, core_limit=50)
     stage.ask(1)
     assert c.SetTerms(1, A, False) in stage.change(anti_thrash=False)
-    assert stage.turn(1) == 0
+    assert stage.slice(1) == 0
 
 
 def test_a_library_that_knows_no_turns_is_left_alone() -> None:
@@ -596,7 +596,7 @@ def test_who_was_taken_for_ignorant_is_asked_again_after_a_minute() -> None:
     for _ in range(4):
         stage.pass_time(1.0)
         stage.use(1, 2)
-    assert not stage.place(1).compute.told
+    assert not stage.attachment(1).compute.told
     answers: list[c.Command] = []
     for _ in range(61):
         answers += stage.pass_time(1.0) + stage.use(2)
@@ -611,7 +611,7 @@ def test_what_a_run_owes_is_not_forgotten_with_its_process() -> None:
         stage.start(client, group="run:1")
         stage.ask(client)
         stage.pass_time(0.9)
-        if stage.turn(client):
+        if stage.slice(client):
             used += 0.9
             stage.over(client, 0.9, wants=False)
         stage.gone(client)
@@ -625,7 +625,7 @@ def test_work_that_is_said_to_be_in_flight_is_billed_when_others_wait_for_it() -
     stage.over(1, 0.05, pending=1.5, wants=False)
     stage.pass_time(1.0)
     stage.over(1, 0.0, wants=False)
-    assert stage.place(1).gpu.compute.books["process:1"].used == pytest.approx(1.05, abs=0.01)
+    assert stage.attachment(1).gpu.compute.books["process:1"].used == pytest.approx(1.05, abs=0.01)
 
 
 def test_who_waits_for_a_turn_contends_however_long_it_waits() -> None:
@@ -634,8 +634,8 @@ def test_who_waits_for_a_turn_contends_however_long_it_waits() -> None:
     stage.over(1, 0.05, pending=5.0, wants=False)
     for _ in range(4):
         stage.pass_time(1.0)
-    assert stage.place(1).compute.told
-    assert stage.place(2).compute.told
+    assert stage.attachment(1).compute.told
+    assert stage.attachment(2).compute.told
 
 
 def test_two_processes_of_a_group_share_its_quota() -> None:
@@ -645,8 +645,8 @@ def test_two_processes_of_a_group_share_its_quota() -> None:
     stage.ask(1)
     stage.ask(2)
     stage.pass_time(0.05)
-    assert not of(stage.over(1, 0.05), c.GiveTurn)
-    assert stage.place(2).compute.ready_since is None
+    assert not of(stage.over(1, 0.05), c.GiveSlice)
+    assert stage.attachment(2).compute.ready_since is None
 
 
 def test_without_credit_nobody_keeps_memory_that_another_could_use() -> None:
@@ -676,7 +676,7 @@ def test_who_is_without_credit_when_somebody_begins_to_wait_gives_its_memory_up_
 
 
 def test_a_new_quota_begins_among_those_who_want_the_card_not_among_the_idle() -> None:
-    # GIVEN two that take turns, and a third with a quota that had one turn long ago
+    # GIVEN two that take slices, and a third with a quota that had one slice long ago
     stage = Stage()
     for client, percent in ((3, 50), (1, 80), (2, 40)):
         stage.start(client, core_limit=percent)
@@ -686,12 +686,12 @@ def test_a_new_quota_begins_among_those_who_want_the_card_not_among_the_idle() -
     for _ in range(60):
         stage.pass_time(0.05)
         for client in (1, 2):
-            if stage.turn(client):
+            if stage.slice(client):
                 stage.over(client, 0.05)
     # WHEN one of the two gets another quota
     stage.limit("process:2", core_limit=80)
     # THEN it is owed nothing for the time before
-    first, second, idle = (stage.place(client).compute.book.virtual for client in (1, 2, 3))
+    first, second, idle = (stage.attachment(client).compute.book.virtual for client in (1, 2, 3))
     assert second == pytest.approx(first, abs=0.2)
     assert idle < second - 1.0
 
@@ -707,20 +707,20 @@ def test_who_returns_from_idleness_is_neither_owed_nor_in_debt() -> None:
     stage.ask(1)
     for _ in range(60):
         stage.pass_time(0.05)
-        if stage.turn(1):
+        if stage.slice(1):
             stage.over(1, 0.05)
-    stage.over(1, 0.05, wants=False) if stage.turn(1) else None
+    stage.over(1, 0.05, wants=False) if stage.slice(1) else None
     # WHEN both come back after a while, the idle one first
     stage.pass_time(1.5)
     stage.ask(2)
     stage.ask(1)
     # THEN they begin side by side
-    first, second = (stage.place(client).compute.book.virtual for client in (1, 2))
+    first, second = (stage.attachment(client).compute.book.virtual for client in (1, 2))
     assert first == pytest.approx(second, abs=0.1)
 
 
 def hesitating(quotas: tuple[int, int], wants: bool = True) -> Stage:
-    """Two with quotas: the second has had a turn and no credit for the next, the first has the card."""
+    """Two with quotas: the second has had a slice and no credit for the next, the first has the card."""
     stage = Stage()
     for client, percent in zip((1, 2), quotas, strict=True):
         stage.start(client, core_limit=percent)
@@ -728,8 +728,8 @@ def hesitating(quotas: tuple[int, int], wants: bool = True) -> Stage:
     stage.pass_time(0.02)
     stage.ask(1)
     stage.over(2, 0.02, wants=wants)
-    assert stage.turn(1)
-    assert not stage.turn(2)
+    assert stage.slice(1)
+    assert not stage.slice(2)
     stage.pass_time(0.02)
     return stage
 
@@ -737,44 +737,44 @@ def hesitating(quotas: tuple[int, int], wants: bool = True) -> Stage:
 def test_while_the_host_of_one_hesitates_others_have_their_turn_early_and_later_none() -> None:
     # GIVEN quotas that leave nothing of the card
     stage = hesitating((90, 10))
-    # WHEN the one that has its turn submits nothing for a moment
-    early = of(stage.over(1, 0.02, wants=False, reason=TurnEnd.IDLE), c.GiveTurn)
-    # THEN the other has a short turn now, although it has no credit for a whole one
-    credit = stage.place(2).compute.book.credit
+    # WHEN the one that has its slice submits nothing for a moment
+    early = of(stage.over(1, 0.02, wants=False, reason=SliceEnd.IDLE), c.GiveSlice)
+    # THEN the other has a short slice now, although it has no credit for a whole one
+    credit = stage.attachment(2).compute.book.credit
     assert 0.0 <= credit < 0.018
-    assert [turn.client for turn in early] == [2]
+    assert [slice.client for slice in early] == [2]
     assert early[0].length == pytest.approx((credit + 0.007) / 0.9)
     # AND no second one, but when its credit is due, within a quarter of a second
     stage.pass_time(early[0].length)
-    assert not of(stage.over(2, early[0].length), c.GiveTurn)
-    assert not of(stage.pass_time(0.2), c.GiveTurn)
-    assert [turn.client for turn in of(stage.pass_time(0.05), c.GiveTurn)] == [2]
+    assert not of(stage.over(2, early[0].length), c.GiveSlice)
+    assert not of(stage.pass_time(0.2), c.GiveSlice)
+    assert [slice.client for slice in of(stage.pass_time(0.05), c.GiveSlice)] == [2]
 
 
 def test_nobody_has_an_early_turn_where_the_quotas_leave_time_to_make_good_what_was_missed() -> None:
     stage = hesitating((80, 10))
-    assert not of(stage.over(1, 0.02, wants=False, reason=TurnEnd.IDLE), c.GiveTurn)
+    assert not of(stage.over(1, 0.02, wants=False, reason=SliceEnd.IDLE), c.GiveSlice)
 
 
 def test_who_has_wanted_nothing_for_long_does_not_hesitate() -> None:
-    # GIVEN one that had its last turn a while ago, and another that has no credit for a whole one
+    # GIVEN one that had its last slice a while ago, and another that has no credit for a whole one
     stage = hesitating((90, 10), wants=False)
-    stage.over(1, 0.02, wants=False, reason=TurnEnd.IDLE)
+    stage.over(1, 0.02, wants=False, reason=SliceEnd.IDLE)
     stage.pass_time(0.11)
     # WHEN that one asks; THEN it waits until it has
-    assert not of(stage.ask(2), c.GiveTurn)
-    assert 0.0 < stage.place(2).compute.book.credit < 0.018
-    assert [turn.client for turn in of(stage.pass_time(0.1), c.GiveTurn)] == [2]
+    assert not of(stage.ask(2), c.GiveSlice)
+    assert 0.0 < stage.attachment(2).compute.book.credit < 0.018
+    assert [slice.client for slice in of(stage.pass_time(0.1), c.GiveSlice)] == [2]
 
 
 def test_a_change_of_quota_does_not_forgive_a_turn_before_its_time() -> None:
-    # GIVEN one at half of the card that had a turn of 90 ms before its time
+    # GIVEN one at half of the card that had a slice of 90 ms before its time
     stage = Stage()
     stage.start(1, core_limit=50)
     stage.ask(1)
-    book = stage.place(1).compute.book
+    book = stage.attachment(1).compute.book
     book.credit = -book.length * 0.5
-    # WHEN its quota becomes a tenth, whose turns are of 20 ms
+    # WHEN its quota becomes a tenth, whose slices are of 20 ms
     stage.limit("process:1", core_limit=10)
     # THEN it owes what it owed
     assert book.length == pytest.approx(0.02)
@@ -790,37 +790,37 @@ def test_who_asks_again_while_the_last_of_its_work_ends_was_not_idle() -> None:
         stage.ask(client)
     used = dict.fromkeys(shares, 0.0)
     for _ in range(300):
-        holder = next(client for client in shares if stage.turn(client))
-        turn = stage.place(holder).compute.turn
-        while turn.end > stage.now + 1e-9:
-            stage.pass_time(turn.end - stage.now)
-        elapsed = stage.now - turn.given_at
+        holder = next(client for client in shares if stage.slice(client))
+        slice = stage.attachment(holder).compute.slice
+        while slice.end > stage.now + 1e-9:
+            stage.pass_time(slice.end - stage.now)
+        elapsed = stage.now - slice.given_at
         used[holder] += elapsed
-        # WHEN they ask for the next turn after another was given one, and before the last of their work has ended
+        # WHEN they ask for the next slice after another was given one, and before the last of their work has ended
         stage.over(holder, elapsed, pending=0.0015, wants=False)
         stage.ask(holder)
-        stage.send(e.TurnOver(stage.now, holder, A, turn.number, elapsed, elapsed, 0.0, TurnEnd.ENDED, wants=True))
+        stage.send(e.SliceOver(stage.now, holder, A, slice.number, elapsed, elapsed, 0.0, SliceEnd.ENDED, wants=True))
     # THEN what they are owed is not forgiven
     assert used[1] / sum(used.values()) == pytest.approx(2 / 3, abs=0.005)
 
 
 def books(stage: Stage):
-    return stage.place(1).gpu.compute.books
+    return stage.attachment(1).gpu.compute.books
 
 
 def run_on(stage: Stage, client: int, number: int, used: float, *, pending: float = 0.001) -> list[c.Command]:
     """Its library gave up waiting for the end of a kernel, or tells that it still runs, or that it has ended."""
-    return stage.send(e.TurnOver(stage.now, client, A, number, used, used, pending, TurnEnd.STUCK, wants=False))
+    return stage.send(e.SliceOver(stage.now, client, A, number, used, used, pending, SliceEnd.OVERRUN, wants=False))
 
 
 def test_a_kernel_of_seconds_is_billed_as_long_as_it_runs() -> None:
-    # GIVEN a client with a quota whose kernel did not end with its turn
+    # GIVEN a client with a quota whose kernel did not end with its slice
     stage = Stage()
     stage.start(1, core_limit=50)
     stage.ask(1)
     stage.pass_time(0.09)
     stage.over(1, 0.09, pending=0.004)
-    number = stage.turn(1)
+    number = stage.slice(1)
     stage.pass_time(1.0)
     # WHEN its library tells every second that it still runs, and at last that it has ended
     for _ in range(4):
@@ -828,9 +828,9 @@ def test_a_kernel_of_seconds_is_billed_as_long_as_it_runs() -> None:
         assert books(stage)["process:1"].used == pytest.approx(stage.now)
         stage.pass_time(1.0)
     run_on(stage, 1, number, stage.now, pending=0.0)
-    # THEN all of it is billed, and nothing is left of the turn
+    # THEN all of it is billed, and nothing is left of the slice
     assert books(stage)["process:1"].used == pytest.approx(5.09)
-    assert stage.place(1).compute.engaged == stage.place(1).compute.asks
+    assert stage.attachment(1).compute.engaged == stage.attachment(1).compute.asks
 
 
 def test_who_waits_for_what_it_has_yet_to_submit_gets_another_turn() -> None:
@@ -839,32 +839,32 @@ def test_who_waits_for_what_it_has_yet_to_submit_gets_another_turn() -> None:
     stage.ask(1)
     stage.pass_time(0.15)
     stage.over(1, 0.15, pending=0.004)
-    number = stage.turn(1)
+    number = stage.slice(1)
     stage.pass_time(1.0)
     answer = run_on(stage, 1, number, 0.2)
     answer += stage.pass_time(0.2)
-    assert {turn.number for turn in of(answer, c.GiveTurn)} == {number + 1}
+    assert {slice.number for slice in of(answer, c.GiveSlice)} == {number + 1}
 
 
 def test_who_runs_beside_a_kernel_of_seconds_is_billed_half() -> None:
-    # GIVEN a client whose kernel runs on for long after its turn
+    # GIVEN a client whose kernel runs on for long after its slice
     stage = Stage()
     for client in (1, 2):
         stage.start(client, core_limit=50)
         stage.ask(client)
     stage.pass_time(0.09)
     stage.over(1, 0.09, pending=0.001, wants=False)
-    first = stage.place(1).gpu.compute.lingering.keys()
+    first = stage.attachment(1).gpu.compute.lingering.keys()
     assert len(first) == 1
     number = next(iter(first))
-    # WHEN its neighbour has turns meanwhile
+    # WHEN its neighbour has slices meanwhile
     used = 0.0
     while stage.now < 1.0:
-        if stage.turn(2):
-            turn = stage.place(2).compute.turn
+        if stage.slice(2):
+            slice = stage.attachment(2).compute.slice
             stage.pass_time(0.09)
-            used += stage.now - turn.given_at
-            stage.over(2, stage.now - turn.given_at)
+            used += stage.now - slice.given_at
+            stage.over(2, stage.now - slice.given_at)
         else:
             stage.pass_time(0.01)
     run_on(stage, 1, number, stage.now, pending=0.0)
@@ -879,11 +879,11 @@ def test_nobody_gets_turns_at_half_the_price_beside_a_kernel_of_its_own() -> Non
     stage.start(2, core_limit=50)
     stage.ask(1)
     stage.pass_time(0.09)
-    number = stage.turn(1)
+    number = stage.slice(1)
     run_on(stage, 1, number, 0.09)
     stage.ask(1)
     stage.pass_time(0.2)
-    before, given_at = books(stage)["process:1"].used, stage.place(1).compute.turn.given_at
+    before, given_at = books(stage)["process:1"].used, stage.attachment(1).compute.slice.given_at
     stage.pass_time(0.05)
     stage.over(1, stage.now - given_at)
     assert books(stage)["process:1"].used - before == pytest.approx(stage.now - given_at)
@@ -894,8 +894,8 @@ def test_a_kernel_that_nobody_tells_of_any_more_is_given_up_on() -> None:
     stage.start(1, core_limit=50)
     stage.ask(1)
     stage.pass_time(0.09)
-    run_on(stage, 1, stage.turn(1), 0.09)
-    assert stage.place(1).compute.overrun is not None
+    run_on(stage, 1, stage.slice(1), 0.09)
+    assert stage.attachment(1).compute.overrun is not None
     stage.pass_time(11.0)
-    assert stage.place(1).compute.overrun is None
-    assert not stage.place(1).gpu.compute.lingering
+    assert stage.attachment(1).compute.overrun is None
+    assert not stage.attachment(1).gpu.compute.lingering

@@ -153,8 +153,8 @@ def test_a_client_that_cannot_move_gets_room_from_those_who_can_and_is_never_mov
 
 def test_pinned_memory_stays_and_counts_against_others() -> None:
     scene = pair()
-    place = scene.memory[1, A]
-    scene.send(e.MemoryUpdated(scene.now, 1, A, 0, place.resident, 0, pinned=3 * GIB, applied=place.number))
+    attachment = scene.memory[1, A]
+    scene.send(e.MemoryUpdated(scene.now, 1, A, 0, attachment.resident, 0, pinned=3 * GIB, applied=attachment.number))
 
     scene.pass_time(30.0)
     scene.gone(2)

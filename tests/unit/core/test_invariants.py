@@ -36,9 +36,9 @@ def lose_bytes(node: Node) -> None:
 
 def grant_twice(node: Node) -> None:
     for number, client in ((91, 2), (92, 3)):
-        place = node.clients[client].gpus[A]
-        place.standing, place.grant, place.exclusive = Standing.RUNNING, number, True
-        node.gpus[A].running[client] = place
+        attachment = node.clients[client].gpus[A]
+        attachment.standing, attachment.grant, attachment.exclusive = Standing.RUNNING, number, True
+        node.gpus[A].running[client] = attachment
 
 
 def forget_standing(node: Node) -> None:
@@ -51,14 +51,14 @@ def leave_a_ghost(node: Node) -> None:
 
 def reuse_a_number(node: Node) -> None:
     for uuid in (A, B):
-        place = node.clients[4].gpus[uuid]
-        place.standing, place.grant = Standing.STUCK, 5
-        node.gpus[uuid].stuck[4] = place
+        attachment = node.clients[4].gpus[uuid]
+        attachment.standing, attachment.grant = Standing.STUCK, 5
+        node.gpus[uuid].stuck[4] = attachment
 
 
 def hold_up_for_nothing(node: Node) -> None:
-    place = node.clients[1].gpus[A]
-    place.standing, place.grant = Standing.IDLE, 0
+    attachment = node.clients[1].gpus[A]
+    attachment.standing, attachment.grant = Standing.IDLE, 0
     del node.gpus[A].draining[1]
 
 
@@ -71,11 +71,11 @@ def starve(node: Node) -> None:
 
 
 def drain_for_ever(node: Node) -> None:
-    place = node.clients[1].gpus[A]
+    attachment = node.clients[1].gpus[A]
     node.now += 100.0
     for client in node.clients.values():
         client.start_by = node.now
-    assert place.standing is Standing.DRAINING
+    assert attachment.standing is Standing.DRAINING
 
 
 def split_the_gang(node: Node) -> None:
@@ -91,9 +91,9 @@ def split_the_gang(node: Node) -> None:
 
 
 def run_without_memory(node: Node) -> None:
-    place = node.clients[2].gpus[A]
-    place.standing, place.grant, place.exclusive, place.arrived = Standing.RUNNING, 91, True, False
-    node.gpus[A].running[2] = place
+    attachment = node.clients[2].gpus[A]
+    attachment.standing, attachment.grant, attachment.exclusive, attachment.arrived = Standing.RUNNING, 91, True, False
+    node.gpus[A].running[2] = attachment
 
 
 def leave_unanswered(node: Node) -> None:
@@ -104,10 +104,10 @@ def leave_unanswered(node: Node) -> None:
 def move_nothing(node: Node) -> None:
     """2 is next on a card that is free, and nobody brings its memory."""
     hold_up_for_nothing(node)
-    place = node.clients[2].gpus[A]
-    place.allocated, place.target, place.arrived = 2 * GIB, GIB, False
-    node.gpus[A].lacking[2] = place
-    place.client.can_swap = True
+    attachment = node.clients[2].gpus[A]
+    attachment.allocated, attachment.target, attachment.arrived = 2 * GIB, GIB, False
+    node.gpus[A].lacking[2] = attachment
+    attachment.client.can_swap = True
 
 
 def reserve_twice(node: Node) -> None:
@@ -186,10 +186,10 @@ def stuck_without_all_of_its_memory() -> Scene:
 def test_a_stuck_client_alone_on_its_card_is_told_to_bring_all_of_its_memory() -> None:
     scene = stuck_without_all_of_its_memory()
     scene.release(2)
-    place = scene.scheduler._node.clients[1].gpus[A]
-    for books in (place, place.gpu):
+    attachment = scene.scheduler._node.clients[1].gpus[A]
+    for books in (attachment, attachment.gpu):
         books.held -= GIB
-    place.target -= GIB
+    attachment.target -= GIB
 
     with pytest.raises(InvariantBroken, match="memory moves"):
         scene.scheduler.validate()

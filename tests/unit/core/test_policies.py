@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from nvshare.core.policy.capacity import capacity, is_material
-from nvshare.core.policy.credit import Book, evened
+from nvshare.core.compute.books import Book, evened
+from nvshare.core.memory.policy.capacity import capacity, is_material
+from nvshare.core.memory.policy.quantum import explain, longest_turn, quantum, typical
+from nvshare.core.memory.policy.queue import fitting_set
+from nvshare.core.memory.policy.residency import STEP, Claim, Stake, plan, steps
 from nvshare.core.policy.precedence import Layers
-from nvshare.core.policy.quantum import explain, longest_turn, quantum, typical
-from nvshare.core.policy.queue import fitting_set
-from nvshare.core.policy.residency import STEP, Claim, Stake, plan, steps
 from nvshare.core.settings import Settings, SwitchTime
 from nvshare.core.timers import Alarms
 

@@ -5,7 +5,7 @@ from core_scene import GIB, MIB, A, B, Scene, granted, only, said, to_clients
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
-from nvshare.core.compute_terms import NOBODY_ELSE
+from nvshare.core.compute.terms import NOBODY_ELSE
 from nvshare.core.settings import SIZE_MAX, Mode
 
 

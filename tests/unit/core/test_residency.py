@@ -49,7 +49,7 @@ def test_serial_turns_of_what_fits_move_nothing() -> None:
 def test_a_switch_moves_exactly_the_deficit_each_way(mode: Mode, size: int) -> None:
     # GIVEN two tasks of the same size that do not fit together
     scene = pair(size, size, mode)
-    before = {key: (place.went_out, place.came_in) for key, place in scene.memory.items()}
+    before = {key: (attachment.went_out, attachment.came_in) for key, attachment in scene.memory.items()}
 
     # WHEN the card is handed to the other one
     answers = hand_over(scene, 1)
@@ -76,7 +76,7 @@ def test_sets_that_fit_run_together_and_each_switch_moves_the_deficit() -> None:
     # WHEN their turns end, over and over
     ran = dict.fromkeys((1, 2, 3), 0)
     for _ in range(30):
-        moved = sum(place.went_out for place in scene.memory.values())
+        moved = sum(attachment.went_out for attachment in scene.memory.values())
         switches = scene.scheduler.snapshot(scene.now).counters.switches
         ended = {client for client, _ in dropped(scene.pass_time(30.0))}
         for client in ended:
@@ -85,7 +85,7 @@ def test_sets_that_fit_run_together_and_each_switch_moves_the_deficit() -> None:
             scene.request(client)
         scene.move_all()
         # THEN what left the card is at most the deficit, per turn that ended
-        assert sum(place.went_out for place in scene.memory.values()) - moved <= 5 * GIB * len(ended)
+        assert sum(attachment.went_out for attachment in scene.memory.values()) - moved <= 5 * GIB * len(ended)
         assert scene.scheduler.snapshot(scene.now).counters.switches > switches
         for client in ran:
             ran[client] += scene.state(client) == "running"

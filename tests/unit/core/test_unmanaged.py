@@ -7,8 +7,8 @@ from core_scene import GIB, MIB, A, Scene, only, said, to_clients
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
-from nvshare.core.policy.capacity import capacity
-from nvshare.core.policy.residency import Claim, Stake, steps
+from nvshare.core.memory.policy.capacity import capacity
+from nvshare.core.memory.policy.residency import Claim, Stake, steps
 from nvshare.core.settings import Mode
 
 

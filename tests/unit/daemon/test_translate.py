@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from nvshare.core import commands, events
-from nvshare.core.settings import DenyReason, Priority, TurnEnd
+from nvshare.core.settings import DenyReason, Priority, SliceEnd
 from nvshare.daemon import translate
 from nvshare.wire import messages as wire
 
@@ -101,17 +101,17 @@ def test_more_gpus_than_one_process_may_have():
 def test_compute_turns_go_both_ways_in_microseconds() -> None:
     gpus = ["GPU-a", "GPU-b"]
     over = wire.TurnOver(1, 7, wire.TurnReason.IDLE, 50_000, 40_000, 300, 1)
-    assert translate.TO_EVENT[wire.TurnOver](3.0, 5, gpus, over) == events.TurnOver(
-        3.0, 5, "GPU-b", 7, used=0.05, busy=0.04, pending=0.0003, reason=TurnEnd.IDLE, wants=True
+    assert translate.TO_EVENT[wire.TurnOver](3.0, 5, gpus, over) == events.SliceOver(
+        3.0, 5, "GPU-b", 7, used=0.05, busy=0.04, pending=0.0003, reason=SliceEnd.IDLE, wants=True
     )
-    assert translate.TO_EVENT[wire.ReqTurn](3.0, 5, gpus, wire.ReqTurn(0)) == events.TurnRequested(3.0, 5, "GPU-a")
+    assert translate.TO_EVENT[wire.ReqTurn](3.0, 5, gpus, wire.ReqTurn(0)) == events.SliceRequested(3.0, 5, "GPU-a")
     with pytest.raises(translate.BadMessage, match="reason 9, allowed are 0 to 3"):
         translate.TO_EVENT[wire.TurnOver](3.0, 5, gpus, wire.TurnOver(0, 1, 9))
     sent = [
         commands.SetTerms(5, "GPU-b", True, 0.004),
-        commands.GiveTurn(5, "GPU-b", 7, 0.05, alone=True),
-        commands.GiveTurn(5, "GPU-b", 7, None),
-        commands.EndTurn(5, "GPU-b", 7),
+        commands.GiveSlice(5, "GPU-b", 7, 0.05, alone=True),
+        commands.GiveSlice(5, "GPU-b", 7, None),
+        commands.EndSlice(5, "GPU-b", 7),
     ]
     assert [translate.to_message(command, gpus) for command in sent] == [
         wire.Terms(1, wire.FLAG_TURNS, 4000),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nvshare import config
-from nvshare.lab.workloads import grow, program
-from nvshare.lab.workloads.spec import WORKLOADS
+from nvshare.bench.workloads import grow, program
+from nvshare.bench.workloads.spec import WORKLOADS
 
 yaml = pytest.importorskip("yaml", reason="comes with nvshare[kube]")
 

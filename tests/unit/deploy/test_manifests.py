@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nvshare import __version__
-from nvshare.lab.kube_test.run import MANIFESTS, manifests
+from nvshare.acceptance.kube_test.run import MANIFESTS, manifests
 
 yaml = pytest.importorskip("yaml", reason="comes with nvshare[kube]")
 

@@ -1,1 +1,1 @@
-"""The demonstration workloads: plain CUDA driver-API programs. ``python -m nvshare.lab.workloads add`` runs one."""
+"""The workloads by the name that manifests, images and scripts use: ``python -m nvshare.lab.workloads``."""

@@ -1,5 +1,5 @@
 import sys
 
-from nvshare.lab.workloads.program import main
+from nvshare.bench.workloads.program import main
 
 sys.exit(main())

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from multiprocessing.context import SpawnContext
 from typing import Any
 
+from nvshare.launch.address import find_address
 from nvshare.launch.leasing import Lease, find_site, wish_for
 from nvshare.launch.orders import lease_environment
-from nvshare.launch.place import find_place
 
 _held: list[Lease] = []  # for as long as this process lives
 
@@ -41,7 +41,7 @@ def leased(
     """A context whose processes start with the environment of a lease."""
     context, before = LeasedContext(), dict(os.environ)
     context.initializer = (take_lease, (mem, cores, gpus, timeout))
-    os.environ.update(lease_environment(find_place(), wish_for(mem, cores, gpus)))
+    os.environ.update(lease_environment(find_address(), wish_for(mem, cores, gpus)))
     try:
         yield context
     finally:

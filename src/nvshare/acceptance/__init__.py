@@ -1,0 +1,1 @@
+"""Acceptance runs: ``verify``, ``stress``, ``kube-test``. Each judges a running nvshare and reports findings."""

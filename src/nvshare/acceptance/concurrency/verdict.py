@@ -1,0 +1,138 @@
+"""Parallel, serial or mixed, with the evidence. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nvshare.acceptance.concurrency.story import Story, Task, Unreadable
+from nvshare.bench import spans
+from nvshare.bench.spans import Span
+
+PARALLEL, SERIAL, MIXED = "parallel", "serial", "mixed"
+UNCLEAR = "unclear"  # of one card beside others
+_MOST, _LEAST = 0.9, 0.1  # of the time in which two or more wanted the card
+_ENOUGH = 1.0  # seconds together, of tasks whose log ends before they do
+_HARDLY = 0.01  # of it: that long two may seem to be on at once when the one follows the other
+
+
+@dataclass(frozen=True)
+class CardVerdict:
+    """``together`` and ``contended``: how long two or more were on, and how long two or more wanted to be."""
+
+    card: str
+    word: str
+    tasks: int
+    most: int
+    together: float
+    contended: float
+    dropped: int
+    left: int
+    progress_together: float | None  # part of the time in which two or more reported progress at all
+
+
+@dataclass(frozen=True)
+class Verdict:
+    word: str
+    timed: bool
+    cards: Sequence[CardVerdict]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"verdict": self.word, "timed": self.timed, "cards": [vars(card) for card in self.cards]}
+
+
+def judge(story: Story) -> Verdict:
+    """``Unreadable`` where no two tasks were on a card at the same time or waited for it, or only just."""
+    if len(story.tasks) < 2:
+        count = "one task" if story.tasks else "no task"
+        raise Unreadable(f"{count} in these logs: two or more are needed to tell how they share a card")
+    found = [_card(story, card) for card in story.cards]
+    judged = [card for card in found if card is not None]
+    if not judged:
+        raise Unreadable("no two tasks were on one card at the same time, or waited for it: there is nothing to tell")
+    words = {card.word for card in judged if card.word != UNCLEAR}
+    if not words:
+        raise Unreadable(_too_little(story, judged))
+    return Verdict(words.pop() if len(words) == 1 else MIXED, story.timed, judged)
+
+
+def _card(story: Story, card: str) -> CardVerdict | None:
+    tasks = story.on_card(card)
+    wanting = [spans.merged([*task.on, *task.waited]) for task in tasks]
+    contended = spans.length(spans.at_once(wanting))
+    if not contended:
+        return None
+    holding = [spans.merged(task.on) for task in tasks]
+    together = spans.length(spans.at_once(holding))
+    hardly = _HARDLY * contended if story.timed else 0.0
+    most = max(count for count in range(len(tasks) + 1) if not count or _at_most(holding, count) > hardly)
+    left = sum(task.left for task in tasks)
+    progress = _progress_together(tasks)
+    word = _timed(together / contended, left, progress) if story.timed else _ordered(most, left)
+    if word == PARALLEL and _just_met(tasks, contended, story.timed):
+        word = UNCLEAR
+    return CardVerdict(
+        card, word, len(tasks), most, together, contended, sum(task.dropped for task in tasks), left, progress
+    )
+
+
+def _just_met(tasks: Sequence[Task], contended: float, timed: bool) -> bool:
+    """Whether the log ends so soon after two came together that one may still have to leave. Without times: before any
+    has ended or left, for then nobody knows how long that is."""
+    if sum(task.goes_on for task in tasks) < 2:
+        return False
+    if timed:
+        return contended < _ENOUGH
+    return all(task.goes_on and not task.dropped and not task.left for task in tasks)
+
+
+def _too_little(story: Story, cards: Sequence[CardVerdict]) -> str:
+    if not story.timed:
+        return (
+            "too little to tell: the log has no times and ends before any of the tasks that met has ended or left the "
+            "card; give a longer one, or one with times"
+        )
+    longest = max(card.contended for card in cards)
+    return f"too little to tell: the log ends {longest:.2g} s after two tasks met on a card; give a longer one"
+
+
+def _at_most(holding: Sequence[Sequence[Span]], count: int) -> float:
+    return spans.length(spans.at_once(holding, count))
+
+
+def _timed(part: float, left: int, progress: float | None) -> str:
+    if part <= _LEAST:
+        return SERIAL
+    together = part >= _MOST and not left
+    return PARALLEL if together and (progress is None or progress > _LEAST) else MIXED
+
+
+def _ordered(most: int, left: int) -> str:
+    if most < 2:
+        return SERIAL
+    return MIXED if left else PARALLEL
+
+
+def _progress_together(tasks: Sequence[Task]) -> float | None:
+    """While two or more were between their first and last report."""
+    reported = [task.progress for task in tasks if task.progress]
+    whole = [[Span(each[0].begin, each[-1].end)] for each in reported]
+    both = spans.length(spans.at_once(whole))
+    return spans.length(spans.at_once(reported)) / both if both else None
+
+
+def evidence(verdict: Verdict) -> list[str]:
+    """What the verdict is made of, a line or two for each card."""
+    lines = []
+    for card in verdict.cards:
+        said = f"{card.card}: {card.word}; {card.tasks} tasks, at most {card.most} on at once, "
+        said += f"{card.dropped} DROP_LOCK, {card.left} times from the card to the queue"
+        lines.append(said)
+        if verdict.timed:
+            part = f"  two or more wanted the card for {card.contended:.1f} s, and were on it for {card.together:.1f} s"
+            both = card.progress_together
+            lines.append(part if both is None else f"{part}; progress of two or more overlaps in {both:.0%} of theirs")
+        else:
+            lines.append("  judged by the order of the lines only: the log has no times")
+    return lines

@@ -1,0 +1,90 @@
+"""Who had the GPU when, from the steps of a scheduler's log. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from nvshare.acceptance.kube_test.logs import SchedulerLog
+from nvshare.bench.spans import Span
+
+AT_ONCE = 0.05  # seconds that the lines of a log may lie apart from what they say
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A client from when it first had or wanted the GPU to its end, and the spans of it in which it might work."""
+
+    client: str
+    life: Span
+    spans: tuple[Span, ...]
+
+    @property
+    def waited(self) -> tuple[Span, ...]:
+        """What is left of its life."""
+        edges = [self.life.begin, *(edge for span in self.spans for edge in (span.begin, span.end)), self.life.end]
+        return tuple(Span(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if end > begin)
+
+
+def holdings(log: SchedulerLog) -> dict[str, Holding]:
+    """By client. What has no end in the log ends with it."""
+    last = max((step.at for step in log.steps), default=0.0)
+    result = {}
+    for client in dict.fromkeys(step.client for step in log.steps):
+        steps = [(step.at, step.what) for step in log.steps if step.client == client]
+        spans = _spans(steps, last)
+        if spans:
+            gone = next((at for at, what in steps if what == "gone"), last)
+            result[client] = Holding(client, Span(steps[0][0], gone), spans)
+    return result
+
+
+def _spans(steps: Sequence[tuple[float, str]], last: float) -> tuple[Span, ...]:
+    spans: list[Span] = []
+    since: float | None = None
+    for at, what in steps:
+        if what == "on":
+            since = at if since is None else since
+        elif what != "waits" and since is not None:
+            spans.append(Span(since, at))
+            since = None
+    if since is not None:
+        spans.append(Span(since, last))
+    return tuple(spans)
+
+
+def common(lives: Iterable[Span]) -> float:
+    """Seconds that all of them have in common."""
+    spans = list(lives)
+    return max(0.0, min(span.end for span in spans) - max(span.begin for span in spans))
+
+
+def overlap(one: Holding, other: Holding) -> float:
+    """Seconds in which both might work."""
+    return sum(common((mine, theirs)) for mine in one.spans for theirs in other.spans)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Two clients of one GPU that lived at the same time: for how long, and for how much of it both might work."""
+
+    seconds: float
+    together: float
+
+
+def meetings(present: Sequence[Holding]) -> list[Meeting]:
+    """Of each two that met."""
+    found = (Meeting(common((one.life, other.life)), overlap(one, other)) for one, other in combinations(present, 2))
+    return [meeting for meeting in found if meeting.seconds > 0]
+
+
+def switches(present: Sequence[Holding]) -> int:
+    """How often one of a GPU's clients had it to itself, and the next who got it was another."""
+    turns = sorted((*span, holding.client) for holding in present for span in holding.spans)
+    found, until, holder = 0, 0.0, ""
+    for begin, end, client in turns:
+        found += holder not in ("", client) and begin >= until - AT_ONCE
+        if end >= until:
+            until, holder = end, client
+    return found

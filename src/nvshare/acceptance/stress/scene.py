@@ -1,0 +1,76 @@
+"""Where a stress test happens: place, cards, the mark that all its processes carry, and what is there at a moment."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nvshare import procfs
+from nvshare.acceptance.stress.meter import Meter
+from nvshare.acceptance.stress.verdicts import State
+from nvshare.client.connection import Connection, SchedulerError
+from nvshare.launch.address import Address, Cards
+from nvshare.launch.leasing import Site
+
+MARK = "NVSHARE_STRESS"  # in the environment of every process of ours
+_POLL = 0.02
+
+
+@dataclass(frozen=True)
+class Scene:
+    address: Address
+    cards: Cards
+    meter: Meter
+    directory: Path  # for results; ours
+    mark: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @property
+    def site(self) -> Site:
+        return Site(self.address, self.cards)
+
+    @property
+    def marked(self) -> dict[str, str]:
+        return {MARK: self.mark}
+
+    def processes(self) -> frozenset[int]:
+        """Every process of this test, whoever its parent is by now."""
+        numbers = (int(name) for name in os.listdir("/proc") if name.isdecimal())
+        return frozenset(pid for pid in numbers if procfs.variable(pid, MARK) == self.mark and procfs.start_time(pid))
+
+    def leases(self) -> frozenset[str]:
+        with Connection(self.address.socket) as connection:
+            return frozenset(lease["id"] for lease in connection.status()["leases"])
+
+    def state(self) -> State:
+        contexts = {uuid: frozenset(pids) for uuid, pids in self.meter.processes().items()}
+        return State(self.processes(), contexts, self.meter.memory(), self.leases())
+
+    def settled(self, before: State, tolerance: int, patience: float) -> State:
+        """The state once nothing is left of us, or when patience ends."""
+
+        def clean() -> bool:
+            now = self.state()
+            contexts = all(pids <= before.contexts.get(uuid, frozenset()) for uuid, pids in now.contexts.items())
+            memory = all(used - before.memory.get(uuid, 0) <= tolerance for uuid, used in now.memory.items())
+            return now.leases <= before.leases and now.processes <= before.processes and contexts and memory
+
+        eventually(clean, patience)
+        return self.state()
+
+
+def eventually(holds: Callable[[], bool], patience: float) -> bool:
+    """Whether it holds within so many seconds; a scheduler that is away meanwhile is waited for."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            if holds():
+                return True
+        except SchedulerError:
+            pass
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL)

@@ -1,0 +1,1 @@
+"""Workloads, scenarios and measurements: in the model, on simulated cards and on real ones."""

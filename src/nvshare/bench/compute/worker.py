@@ -1,0 +1,197 @@
+"""A process that stays up and works when it is told to, a line of JSON per command, noting how far it is when.
+
+    python -m nvshare.bench.compute.worker driver|torch
+
+Commands on standard input, each answered by one line: {"do": "info"}, {"do": "prepare", "steps": NAME, "bytes": B},
+{"do": "time", "steps": N}, {"do": "quit"}, and {"do": "work", "until": T, "batch": N, "seed": K} with "sleep": S (and
+"irregular": true) or "period": P or neither, with "core": C to submit from that core alone, and with "gives_way": true
+to do so only while nobody else wants it.
+Times are those of the monotonic clock, which all processes share. The card is not touched before the first command that
+needs it, so workers can be started ahead of time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from nvshare.bench.workloads.spec import pauses, seeded
+
+KITS = {"driver": "nvshare.bench.compute.driver_kit", "torch": "nvshare.bench.compute.torch_kit"}
+_IN_FLIGHT = 3  # batches: the card never waits for the host, and little is in flight when a turn ends
+_CORES = os.sched_getaffinity(0)
+_DITHER = 0.1  # of a period: bursts must not fall into step with the turns of others
+
+
+class Mark(Protocol):
+    """A place behind all that was submitted, which can be waited for without burning a core."""
+
+    def record(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+
+class Steps(Protocol):
+    """Something to compute, again and again."""
+
+    def submit(self, count: int) -> None: ...
+
+    def mark(self) -> Mark: ...
+
+    def check(self) -> bool:
+        """Whether what was computed is right."""
+
+
+class Kit(Protocol):
+    """A way to use the card."""
+
+    def prepare(self, steps: str, size: int | None = None) -> Steps:
+        """With so many bytes, where that can be chosen; None: as it is made for measurements."""
+
+    def versions(self) -> dict[str, str]: ...
+
+
+class Notes:
+    """What a worker tells of its work."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.counts: list[int] = []
+        self.cpu: list[float] = []
+        self.bursts: list[tuple[float, float]] = []
+
+    def reached(self, count: int) -> None:
+        self.times.append(round(time.monotonic(), 6))
+        self.counts.append(count)
+        self.cpu.append(round(time.thread_time(), 6))
+
+    def burst(self, wanted: float) -> None:
+        self.bursts.append((round(wanted, 6), round(time.monotonic() - wanted, 6)))
+
+
+def work_on(steps: Steps, batch: int, until: float, notes: Notes) -> None:
+    """Without a pause, a few batches ahead of the card."""
+    marks = [steps.mark() for _ in range(_IN_FLIGHT)]
+    submitted = done = 0
+    while time.monotonic() < until:
+        mark = marks[submitted % _IN_FLIGHT]
+        if submitted >= _IN_FLIGHT:
+            mark.wait()
+            done += 1
+            notes.reached(done * batch)
+        steps.submit(batch)
+        mark.record()
+        submitted += 1
+    while done < submitted:
+        marks[done % _IN_FLIGHT].wait()
+        done += 1
+        notes.reached(done * batch)
+
+
+def work_in_bursts(steps: Steps, batch: int, until: float, begins: Iterator[float], notes: Notes) -> None:
+    """A batch, waited for, whenever one is wanted."""
+    mark = steps.mark()
+    done = 0
+    wanted = next(begins)
+    while wanted < until:
+        late = time.monotonic() > wanted
+        if not late:
+            time.sleep(max(0.0, wanted - time.monotonic()))
+        began = wanted if late else time.monotonic()  # what the clock overslept is not the card's fault
+        steps.submit(batch)
+        mark.record()
+        mark.wait()
+        notes.burst(began)
+        done += batch
+        notes.reached(done)
+        wanted = next(begins)
+
+
+def begins_with_sleep(sleep: float, seed: int, irregular: bool) -> Iterator[float]:
+    """Each burst so long after the end of the one before, which is when the next is asked for."""
+    for length in pauses(sleep, seed) if irregular else itertools.repeat(sleep):
+        yield time.monotonic() + length
+
+
+def begins_with_period(period: float, seed: int) -> Iterator[float]:
+    """One burst per period, a little earlier or later each time."""
+    source = seeded(seed)
+    first = time.monotonic()
+    number = 0
+    while True:
+        number += 1
+        yield first + (number + _DITHER * source.random()) * period
+
+
+def work(steps: Steps, command: dict[str, Any]) -> dict[str, Any]:
+    notes = Notes()
+    core = command.get("core")
+    os.sched_setaffinity(0, _CORES if core is None else {core})  # this thread; those of libraries go where they like
+    if command.get("gives_way"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    batch, until, seed = command["batch"], command["until"], command.get("seed", 1)
+    if command.get("sleep"):
+        work_in_bursts(steps, batch, until, begins_with_sleep(command["sleep"], seed, command["irregular"]), notes)
+    elif command.get("period"):
+        work_in_bursts(steps, batch, until, begins_with_period(command["period"], seed), notes)
+    else:
+        work_on(steps, batch, until, notes)
+    return {
+        "times": notes.times,
+        "counts": notes.counts,
+        "cpu": notes.cpu,
+        "bursts": notes.bursts,
+        "right": steps.check(),
+    }
+
+
+def timed(steps: Steps, count: int) -> float:
+    """Seconds that so many steps take."""
+    mark = steps.mark()
+    steps.submit(1)
+    mark.record()
+    mark.wait()
+    began = time.monotonic()
+    steps.submit(count)
+    mark.record()
+    mark.wait()
+    return time.monotonic() - began
+
+
+def stand_aside() -> None:
+    """Ctrl-C reaches who started this process alone, and that one ends it. No session of its own: the kernel would
+    share a core between sessions, whoever gives way."""
+    if os.getpgrp() != os.getpid():
+        os.setpgrp()
+
+
+def main() -> int:
+    stand_aside()
+    kit: Kit = importlib.import_module(KITS[sys.argv[1]]).Kit()
+    steps: Steps | None = None
+    for line in sys.stdin:
+        command = json.loads(line)
+        answer: dict[str, Any] = {}
+        what = command["do"]
+        if what == "info":
+            answer = {"pid": os.getpid(), **kit.versions()}
+        elif what == "prepare":
+            steps = kit.prepare(command["steps"], command.get("bytes"))
+        elif what == "time" and steps is not None:
+            answer = {"seconds": timed(steps, command["steps"])}
+        elif what == "work" and steps is not None:
+            answer = work(steps, command)
+        else:
+            break
+        print(json.dumps(answer), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

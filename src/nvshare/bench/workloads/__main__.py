@@ -1,0 +1,5 @@
+import sys
+
+from nvshare.bench.workloads.program import main
+
+sys.exit(main())

@@ -1,0 +1,122 @@
+"""What must hold of compute slices after every event, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from nvshare.core.compute.books import DEBT_WAIT
+from nvshare.core.compute.policy.shares import LONGEST
+from nvshare.core.compute.terms import open_slices, overlaps
+from nvshare.core.state import Node, Standing
+
+if TYPE_CHECKING:
+    from nvshare.core.compute.slices import Slices
+
+EPSILON = 1e-6  # seconds
+
+
+def _one_exclusive_slice(node: Node, compute: Slices) -> Iterator[str]:
+    """One exclusive slice at a time on a card; what is left of the one before it is short, or was given up on."""
+    for gpu in node.gpus.values():
+        card = gpu.compute
+        exclusive = [
+            attachment.client.hex
+            for attachment in gpu.attachments.values()
+            if attachment.compute.slice is not None
+            and attachment.compute.slice.exclusive
+            and not attachment.compute.slice.beside
+        ]
+        if len(exclusive) > 1:
+            yield f"{gpu.uuid}: {', '.join(exclusive)} have exclusive slices at once"
+        for slice in card.lingering.values():
+            if slice.closed_at is None:
+                yield f"{gpu.uuid}: the slice of {slice.attachment.client.hex} was handed on before its end"
+        listed = {slice.number for slice in (*open_slices(card), *card.lingering.values())}
+        states = [attachment.compute for attachment in gpu.attachments.values()]
+        known = {slice.number for state in states for slice in (state.slice, state.overrun) if slice is not None}
+        if listed != known:
+            yield f"{gpu.uuid}: slices {sorted(listed)} are listed, clients have {sorted(known)}"
+
+
+def _slices_below_grants(node: Node, compute: Slices) -> Iterator[str]:
+    """A slice, or a request for one, only of a client that holds the grant and was told to take slices."""
+    for gpu in node.gpus.values():
+        for attachment in gpu.attachments.values():
+            state = attachment.compute
+            entitled = state.told and attachment.standing is Standing.RUNNING
+            if state.engaged and not entitled:
+                standing = attachment.standing.value
+                yield f"{attachment.client.hex} is {standing} on {gpu.uuid}, told: {state.told}, but takes slices"
+            if state.asks is not (attachment.client.id in gpu.compute.asking):
+                yield f"{attachment.client.hex} asks for a slice on {gpu.uuid} and is not listed, or is and does not"
+        for client in gpu.compute.asking.keys() - gpu.attachments.keys():
+            yield f"{client:016x} is gone but asks for a slice on {gpu.uuid}"
+
+
+def _slices_wake(node: Node, compute: Slices) -> Iterator[str]:
+    """Who asks either waits for a slice that will end, or for credit that will come; nobody waits for nothing."""
+    due = compute.alarms.next()
+    if due is not None and due <= node.now:
+        yield f"a compute alarm for {due} was not answered, it is {node.now}"
+    alarmed = compute.alarms.owners()
+    for gpu in node.gpus.values():
+        card = gpu.compute
+        for attachment in card.asking.values():
+            if attachment.compute.ready_since is not None and attachment.compute.slice is None:
+                if overlaps(attachment) or card.exclusive is None:
+                    yield f"{attachment.client.hex} could have a slice on {gpu.uuid} and has none"
+                elif gpu.uuid not in alarmed:
+                    yield f"{attachment.client.hex} waits on {gpu.uuid} for a slice that nobody ends"
+            elif gpu.uuid not in alarmed:
+                yield f"{attachment.client.hex} waits on {gpu.uuid} for credit, and nobody looks again"
+
+
+def _slices_not_passed_over(node: Node, compute: Slices) -> Iterator[str]:
+    """A holder that keeps others waiting was told when to end, or is about to be asked."""
+    for gpu in node.gpus.values():
+        slice = gpu.compute.exclusive
+        if slice is None or slice.closed_at is not None or slice.told_to_end:
+            continue
+        waits = any(attachment.compute.ready_since is not None for attachment in gpu.compute.asking.values())
+        if waits and slice.length is None:
+            yield f"{slice.attachment.client.hex} holds its slice on {gpu.uuid} without end while others could run"
+
+
+def _books_balance(node: Node, compute: Slices) -> Iterator[str]:
+    """Books of groups that are there, and of no others; credit and debt within their bounds."""
+    for gpu in node.gpus.values():
+        for name, book in gpu.compute.books.items():
+            if name not in node.groups:
+                yield f"{gpu.uuid}: group {name} is gone, its books are not"
+                continue
+            if not -DEBT_WAIT * book.quota - EPSILON <= book.credit <= max(LONGEST, book.reach * book.quota) + EPSILON:
+                yield f"{gpu.uuid}: credit of group {name} is {book.credit} s"
+            if book.quota != node.groups[name].core_percent / 100:
+                yield f"{gpu.uuid}: books of group {name} know quota {book.quota}"
+            states = [
+                attachment.compute for attachment in gpu.attachments.values() if attachment.client.group.id == name
+            ]
+            engaged = sum(state.engaged for state in states)
+            if book.engaged != engaged:
+                yield f"{gpu.uuid}: books of group {name} know {book.engaged} slices and requests, there are {engaged}"
+
+
+def _given_up_on_by_right(node: Node, compute: Slices) -> Iterator[str]:
+    """Only who was told when to end must have spoken by then."""
+    for gpu in node.gpus.values():
+        for slice in open_slices(gpu.compute):
+            if slice.deadline is None or slice.closed_at is not None or slice.told_to_end:
+                continue
+            if slice.end is None or slice.deadline < slice.end:
+                yield f"{slice.attachment.client.hex} must end its slice on {gpu.uuid} by {slice.deadline}, untold"
+
+
+COMPUTE_INVARIANTS = {
+    "one exclusive slice": _one_exclusive_slice,
+    "slices below grants": _slices_below_grants,
+    "slices wake": _slices_wake,
+    "slices not passed over": _slices_not_passed_over,
+    "books balance": _books_balance,
+    "given up on by right": _given_up_on_by_right,
+}

@@ -1,0 +1,1 @@
+"""Policies of compute: pure functions over plain values. They never import state."""

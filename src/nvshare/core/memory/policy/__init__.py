@@ -1,0 +1,1 @@
+"""Policies of memory: pure functions over plain values. They never import state."""

@@ -1,0 +1,240 @@
+"""Whose bytes are on the cards: requests for memory, and the targets that clients are told.
+
+``policy/admission.py`` says whether a request may be granted at all, ``policy/residency.py`` who may have how much on
+the card; here both are carried out. A request whose bytes must be on the card at once waits until they have room there;
+it is looked at again whenever something changed on its card, so it is answered or dies with its client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from nvshare.core.commands import (
+    DenyMemory,
+    GrantMemory,
+    HoldMemory,
+    KeepMemory,
+    Level,
+    Log,
+    PrepareSwapOut,
+    SetResidency,
+)
+from nvshare.core.memory import ledger
+from nvshare.core.memory.headroom import MIB, extra, fixed, headroom, limit, oversubscribed
+from nvshare.core.memory.policy.admission import Denial, admit, keep_check
+from nvshare.core.memory.policy.residency import Claim, Stake, plan, steps
+from nvshare.core.state import Attachment, Client, Denied, GpuState, HeldRequest, Node, Standing
+
+ON_THE_CARD = (Standing.RUNNING, Standing.DRAINING, Standing.STUCK)
+
+
+class Residency:
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    # --- requests for memory
+
+    def request(self, attachment: Attachment, number: int, size: int, stays: bool = False) -> None:
+        gpu = attachment.gpu
+        if self._decide(HeldRequest(attachment, number, size, stays), first=not gpu.pending):
+            self.node.commands.append(HoldMemory(attachment.client.id, gpu.uuid, number, size))
+
+    def keep(self, attachment: Attachment, number: int, size: int) -> None:
+        """Bytes that the client has already are to stay on the card for good."""
+        denial = keep_check(attachment, size, self.node.settings)
+        if denial is not None:
+            self._deny(attachment, number, size, denial)
+            return
+        ledger.keep(attachment, size)
+        self.node.commands.append(KeepMemory(attachment.client.id, attachment.gpu.uuid, number, size))
+
+    def answer(self, gpu: GpuState) -> None:
+        """Look at the requests that wait, in their order; who needs room is not overtaken by others who do."""
+        waiting, gpu.pending, gpu.wanted, gpu.headroom = gpu.pending, [], 0, None
+        for request in waiting:
+            request.attachment.wanted = 0
+        first = True
+        for request in waiting:
+            if self._decide(request, first):
+                first = False
+
+    def forget(self, attachment: Attachment) -> None:
+        """The client is gone: nobody waits for its answers."""
+        gpu = attachment.gpu
+        gpu.pending = [request for request in gpu.pending if request.attachment is not attachment]
+        gpu.wanted -= attachment.wanted
+        attachment.wanted = 0
+        gpu.headroom = None
+
+    def _decide(self, request: HeldRequest, first: bool) -> bool:
+        """Grant or deny; True when it has to wait. ``first``: nobody before it waits for room."""
+        attachment, size = request.attachment, request.size
+        gpu, node = attachment.gpu, self.node
+        denial = admit(attachment, size, request.stays, node.gpus.values(), node.settings)
+        if denial is not None:
+            self._deny(attachment, request.number, size, denial)
+            return False
+        growth = attachment.need_with(size) - attachment.need
+        if gpu.allocated + gpu.wanted + size > gpu.capacity:
+            if attachment.client.can_swap and attachment.standing not in ON_THE_CARD:
+                if attachment.target > attachment.allocated:
+                    self._tell(attachment, attachment.allocated)  # the new bytes come into being when its turn comes
+            elif growth and (not first or limit(gpu) - gpu.held < growth):
+                gpu.pending.append(request)
+                gpu.wanted += size
+                attachment.wanted += size
+                gpu.headroom = None
+                return True
+            elif attachment.target < attachment.bound + growth or growth < size:
+                self._tell(attachment, attachment.bound + growth)
+        elif attachment.target < attachment.allocated + size and attachment.whole:
+            self._tell(attachment, attachment.allocated + size)
+        ledger.grant(attachment, size)
+        node.counters.memory_granted += 1
+        node.commands.append(GrantMemory(attachment.client.id, gpu.uuid, request.number, size))
+        return False
+
+    def _deny(self, attachment: Attachment, number: int, size: int, denial: Denial) -> None:
+        uuid = attachment.gpu.uuid
+        self.node.counters.memory_denied += 1
+        attachment.client.group.denied = Denied(uuid, size, denial.limit, denial.reason)
+        self.node.commands.append(DenyMemory(attachment.client.id, uuid, number, size, denial.limit, denial.reason))
+
+    # --- targets
+
+    def move(
+        self, gpu: GpuState, waiters: Callable[[GpuState], tuple[list[Attachment], list[Attachment]]]
+    ) -> list[Attachment]:
+        """Tell the clients of a card what they may have there now; those who were told. ``waiters``: those who wait and
+        can run, and those who cannot whoever makes room."""
+        told = []
+        attachments: list[Attachment] = []
+        stakes: list[Stake] = []
+        for attachment, claim in self._order(gpu, *waiters(gpu)):
+            attachments.append(attachment)
+            stays = fixed(attachment)
+            evictable = attachment.client.can_swap and attachment.standing is Standing.IDLE
+            want = stays + extra(attachment)
+            stakes.append(
+                Stake(
+                    claim,
+                    want,
+                    stays,
+                    attachment.bound,
+                    attachment.held,
+                    evictable,
+                    lacks=not attachment.whole,
+                    deaf=attachment.silent,
+                )
+            )
+        most = limit(gpu)
+        for index, target in steps(stakes, plan(stakes, most, pressed=bool(gpu.expecting)), most):
+            attachment = attachments[index]
+            if target < attachment.bound or not attachment.whole:  # else it is room for what it has asked for
+                self._tell(attachment, min(target, attachment.allocated))
+                told.append(attachment)
+        return told
+
+    def reported(self, attachment: Attachment) -> None:
+        """The client has spoken of its memory: it has done what it should, or has time anew to do so."""
+        if attachment.silent:
+            ledger.silence(attachment, False)
+        attachment.confirm_by = None
+        self.watch(attachment)
+
+    def watch(self, attachment: Attachment) -> None:
+        """Others wait for what this client was told to do with its memory, or no longer do."""
+        if not owes(attachment):
+            attachment.confirm_by = None
+        elif attachment.confirm_by is None and not attachment.silent:
+            attachment.confirm_by = self.node.now + self.node.settings.drain_deadline
+
+    def is_overdue(self, attachment: Attachment) -> bool:
+        return attachment.confirm_by is not None and attachment.confirm_by <= self.node.now
+
+    def confront(self, attachment: Attachment) -> bool:
+        """The time for what it was told is over. True: it says nothing, and whoever fits beside what it has goes on.
+        One that knew what to do is asked again: if it lives it says so, and the card is full of something else."""
+        attachment.confirm_by = None
+        if not owes(attachment):
+            return False
+        gives = _too_much(attachment)
+        if gives <= 0 and attachment.applied == attachment.number:
+            self._tell(attachment, min(attachment.target, attachment.allocated))
+            return False
+        client, gpu, deadline = attachment.client, attachment.gpu, self.node.settings.drain_deadline
+        brings = attachment.need - attachment.resident
+        does = f"give up {gives // MIB} MB" if gives > 0 else f"bring {brings // MIB} MB"
+        ledger.silence(attachment, True)
+        text = (
+            f"Client {client.hex} (pid {client.pid}) does not {does} on GPU {gpu.uuid}: "
+            f"no answer within {deadline:g} s; the others go on beside what it has there"
+        )
+        self.node.commands.append(Log(Level.WARN, text))
+        return True
+
+    def prepare(self, gpu: GpuState) -> None:
+        """Tell those who run, and for whose place others wait, how much may have to leave the card after them."""
+        deficit = gpu.allocated + gpu.wanted - limit(gpu)
+        for attachment in gpu.running.values():
+            size = min(deficit, extra(attachment))
+            if attachment.client.can_swap and size > attachment.prepared:
+                attachment.prepared = size
+                self.node.commands.append(PrepareSwapOut(attachment.client.id, gpu.uuid, size))
+
+    def _order(
+        self, gpu: GpuState, able: list[Attachment], unable: list[Attachment]
+    ) -> Iterator[tuple[Attachment, Claim]]:
+        """The order in which clients will run. Those who drain stand where they will be: they are the ones to give
+        room up as soon as they can."""
+        idle: list[Attachment] = []
+        for attachment in gpu.attachments.values():
+            if not attachment.client.can_swap or attachment.standing in (Standing.RUNNING, Standing.STUCK):
+                yield attachment, Claim.RUNS
+            elif not attachment.client.ticket:
+                idle.append(attachment)
+        for claim, waiting in ((Claim.NEXT, able), (Claim.SPARE, unable)):
+            for attachment in waiting:
+                if attachment.client.can_swap and attachment.standing is not Standing.STUCK:
+                    yield attachment, claim
+        idle.sort(key=_latest_first)
+        for attachment in idle:
+            yield attachment, Claim.SPARE
+
+    def _tell(self, attachment: Attachment, target: int) -> None:
+        number = ledger.retarget(attachment, target)
+        self.watch(attachment)
+        self.node.commands.append(SetResidency(attachment.client.id, attachment.gpu.uuid, number, target))
+
+
+def owes(attachment: Attachment) -> bool:
+    """It does not run, and was told to give bytes up and has not; or its turn waits for bytes that it was told to
+    bring."""
+    if attachment.standing is not Standing.IDLE:
+        return False
+    return _too_much(attachment) > 0 or (
+        bool(attachment.client.ticket) and not attachment.whole and attachment.target >= attachment.need
+    )
+
+
+def _too_much(attachment: Attachment) -> int:
+    """Bytes it can still have on the card beyond what it may, and could give up."""
+    return attachment.held - max(attachment.bound, attachment.lasting)
+
+
+def can_ever_run(client: Client) -> bool:
+    """On each of its cards it is there already, or fits beside what cannot be moved there now."""
+    for attachment in client.gpus.values():
+        if attachment.silent:
+            return False
+        if attachment.whole or not oversubscribed(attachment.gpu):
+            continue
+        here = headroom(attachment.gpu)
+        if not here.for_each and extra(attachment) > here.whole:
+            return False
+    return True
+
+
+def _latest_first(attachment: Attachment) -> tuple[int, int]:
+    """Who ran last comes first; of those whose turns ended together, who began first."""
+    return -attachment.client.left, attachment.client.turn

@@ -1,0 +1,1 @@
+"""Rows to tables, pages and comparisons. Pure functions."""

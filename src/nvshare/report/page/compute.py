@@ -1,0 +1,203 @@
+"""Pages of ``nvshare bench compute``: what tasks had of a card's time, against what they were to have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from nvshare.bench.compute.rows import SHOWN_WITHIN
+from nvshare.report.page.charts import Axis, Bar, BarRow, Point, PointRow, bar_chart, point_chart
+from nvshare.report.page.parts import Content, Figure, Row, Section, Table, Tile, passed_tile, verdict
+from nvshare.report.page.shapes import Maybe
+
+SHAPE = {
+    "source": str,
+    "machine": {"node": str},
+    "rows": [
+        {
+            "part": str,
+            "what": str,
+            "how": str,
+            "quotas": [Maybe(int)],
+            "expected": [float],
+            "delivered": [float],
+            "of_allowed": Maybe(float),
+            "error_points": Maybe(float),
+            "ok": Maybe(bool),
+            "note": str,
+            "figures": {
+                "solo_drift": Maybe(float),
+                "spread": Maybe(float),
+                "p99_times_solo": Maybe(float),
+                "shown_after_ms": Maybe([Maybe(float)]),
+                "steps": Maybe([(float, float)]),
+            },
+        }
+    ],
+}
+_LETTERS = "abcdefgh"
+
+
+def title(content: Content) -> str:
+    return str(content["machine"]["node"])
+
+
+def tiles(content: Content) -> list[Tile]:
+    rows = content["rows"]
+    found = [passed_tile("rows as promised", [row["ok"] for row in rows])]
+    errors = [row["error_points"] for row in rows if row.get("error_points") is not None]
+    if errors:
+        found.append(Tile("off the quota", f"{max(errors):.1f} points", "the most, of all rows"))
+    free = [row["of_allowed"] for row in rows if _is_busy_sum(row) and row["how"] == "nvshare"]
+    if free:
+        found.append(Tile("busy tasks together", f"{100 * min(free):.0f} %", "of one alone, the least"))
+    return found
+
+
+def _is_busy_sum(row: Row) -> bool:
+    return row["part"] == "free" and row["figures"].get("spread") is not None and row.get("of_allowed") is not None
+
+
+def _name(row: Row) -> str:
+    """What a row is known by, within its part."""
+    quotas = "/".join("none" if quota is None else str(quota) for quota in row["quotas"])
+    return " ".join(filter(None, [row["what"], quotas, "" if row["how"] == "nvshare" else f"({row['how']})"]))
+
+
+def sections(content: Content) -> Iterator[Section]:
+    rows = content["rows"]
+    with_quotas = [row for row in rows if row["expected"] and row["quotas"]]
+    if with_quotas:
+        yield _against_quotas(with_quotas)
+    free = [row for row in rows if row["part"] == "free" and row["delivered"]]
+    if free:
+        yield ways_to_share(free)
+    changes = [row for row in rows if row["figures"].get("shown_after_ms") is not None]
+    if changes:
+        yield _changes(changes)
+    yield Section("All rows", table=_table(rows))
+
+
+def _against_quotas(rows: Sequence[Row]) -> Section:
+    lines = []
+    for part, members in groupby(rows, key=lambda row: row["part"]):
+        for place, row in enumerate(members):
+            points = []
+            for task, (due, got) in enumerate(zip(row["expected"], row["delivered"], strict=False)):
+                letter = _LETTERS[task % len(_LETTERS)]
+                low, high = _chance(row, got)
+                points.append(Point(due, f"{letter} was to have {100 * due:.1f} %", "expected", task, hollow=True))
+                points.append(Point(got, f"{letter} had {100 * got:.1f} %", "delivered", task, low=low, high=high))
+            error = f"{row['error_points']:.1f}" if row.get("error_points") is not None else ""
+            looks = "value bad" if row["ok"] is False else "value"
+            heading = {"quotas": "alone", "pairs": "together"}.get(part, part) if not place else ""
+            lines.append(PointRow(_key(row), _name(row), points, error, looks, heading))
+    axis = Axis(" %", 100.0, high=1.0)
+    lead = "Rings are what tasks were to have of the card's time, dots what they had; on the right, points off."
+    legend = [("ring", "to have"), ("s0", "had; a colour for each task of a row")]
+    return Section(
+        "Delivered against quota",
+        lead,
+        point_chart(lines, "Delivered share of each task against its quota", axis),
+        legend,
+    )
+
+
+def _chance(row: Row, share: float) -> tuple[float | None, float | None]:
+    """How far the measurements of the speed alone were apart, a share may be wrong by."""
+    drift = row["figures"].get("solo_drift")
+    if drift is None:
+        return None, None
+    return share * (1 - drift / 2), share * (1 + drift / 2)
+
+
+def _key(row: Row) -> str:
+    return f"{row['part']}: {_name(row)}"
+
+
+def ways_to_share(rows: Sequence[Row]) -> Section:
+    """The same tasks natively, under nvshare, and whatever else there is."""
+    lines = []
+    for what, members in groupby(rows, key=lambda row: row["what"]):
+        for place, row in enumerate(members):
+            bars = [
+                Bar(
+                    share,
+                    f"{_LETTERS[task % len(_LETTERS)]}: {100 * share:.1f} % of its speed alone",
+                    "delivered",
+                    task,
+                    f"{100 * share:.0f}",
+                )
+                for task, share in enumerate(row["delivered"])
+            ]
+            text = f"{100 * sum(row['delivered']):.0f} %"
+            one = ("whole", 1.0, "one task alone")
+            lines.append(BarRow(_key(row), row["how"], bars, text, [one], what if not place else ""))
+    lead = "Tasks without quotas: their speeds as parts of those alone, in each way to share a card."
+    chart = bar_chart(lines, "Speeds of tasks that share a card in different ways", " %", 100.0)
+    return Section("Ways to share", lead, chart, [("whole", "one task alone")])
+
+
+def _changes(rows: Sequence[Row]) -> Section:
+    lines = []
+    for row in rows:
+        shown = row["figures"]["shown_after_ms"]
+        steps = row["figures"].get("steps") or [None] * len(shown)
+        points = [
+            Point(float(after), f"{_step(step)}shown after {after:g} ms", "shown_after_ms", 0)
+            for after, step in zip(shown, steps, strict=False)
+            if after is not None
+        ]
+        never = sum(after is None for after in shown)
+        lines.append(PointRow(_key(row), row["what"], points, f"{never} never" if never else "", "value bad"))
+    limit = 1000 * SHOWN_WITHIN
+    axis = Axis(" ms", line=limit)
+    lead = "How long after a change of quota the speed shows it."
+    return Section("Changes", lead, point_chart(lines, "Delay of changes", axis), [("limit", f"{limit:.0f} ms")])
+
+
+def _step(step: Any) -> str:
+    return "" if step is None else f"{100 * step[0]:.0f} % to {100 * step[1]:.0f} %: "
+
+
+def _percents(name: str) -> Any:
+    return lambda row: " / ".join(f"{100 * share:.1f}" for share in row[name])
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    return Table.of(
+        rows,
+        (
+            ("part", lambda row: row["part"]),
+            ("what", lambda row: row["what"]),
+            ("how", lambda row: row["how"]),
+            ("quotas", lambda row: " / ".join("none" if quota is None else str(quota) for quota in row["quotas"])),
+            ("expected", _percents("expected")),
+            ("delivered", _percents("delivered")),
+            ("error", lambda row: f"{row['error_points']:.2f}" if row.get("error_points") is not None else ""),
+            ("of allowed", lambda row: f"{100 * row['of_allowed']:.1f} %" if row.get("of_allowed") is not None else ""),
+            ("note", lambda row: row["note"]),
+            ("", lambda row: verdict(row["ok"])),
+        ),
+    )
+
+
+def figures(content: Content) -> Iterator[Figure]:
+    for row in content["rows"]:
+        yield from row_figures(row)
+
+
+def row_figures(row: Row) -> Iterator[Figure]:
+    """What two results can be compared by."""
+    if row.get("error_points") is not None:
+        drift, error = row["figures"].get("solo_drift"), row["error_points"]
+        chance: tuple[float | None, float | None] = (None, None)
+        if drift is not None:
+            points = 100 * max(row["delivered"], default=0.0) * drift / 2
+            chance = (error - points, error + points)
+        yield Figure(_key(row), "points off the quota", error, -1, "{:.2f}", *chance)
+    if row.get("of_allowed") is not None:
+        yield Figure(_key(row), "of allowed", row["of_allowed"], 1)
+    if row["figures"].get("p99_times_solo") is not None:
+        yield Figure(_key(row), "p99 / solo", row["figures"]["p99_times_solo"], -1)

@@ -1,0 +1,111 @@
+"""The kinds of results there are: how each is recognised, shown and compared. A new one is one more entry here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from nvshare.report.page import compute, concurrency, eviction, kube, mission, shapes, stress, swap, verify
+from nvshare.report.page.parts import Content, Figure, Section, Tile
+
+
+class View(Protocol):
+    """What a module of this folder knows of its kind: which shape its JSON must have, what was measured, the figures
+    worth being large, sections with plots and tables, and what two results are compared by."""
+
+    @property
+    def SHAPE(self) -> Mapping[str, Any]: ...
+
+    @property
+    def title(self) -> Callable[[Content], str]: ...
+
+    @property
+    def tiles(self) -> Callable[[Content], list[Tile]]: ...
+
+    @property
+    def sections(self) -> Callable[[Content], Iterable[Section]]: ...
+
+    @property
+    def figures(self) -> Callable[[Content], Iterable[Figure]]: ...
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``judges``: whether a result passes or fails at all. ``version`` of the layout: another one is not read."""
+
+    command: str
+    view: View
+    judges: Callable[[Content], bool] = lambda content: True
+    version: int = 1
+
+
+KINDS: dict[str, Kind] = {
+    "mission": Kind("nvshare bench mission", mission),
+    "demo": Kind("nvshare demo", mission),
+    "swap": Kind("nvshare bench swap", swap),
+    "eviction": Kind("nvshare bench eviction", eviction),
+    "compute": Kind("nvshare bench compute", compute),
+    "stress": Kind("nvshare stress", stress),
+    "verify": Kind("nvshare verify", verify),
+    "concurrency": Kind("nvshare verify concurrency", concurrency, concurrency.judges),
+    "kube-test": Kind("nvshare kube-test", kube),
+}
+
+
+class NotAResult(Exception):
+    """The text says in one line what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Result:
+    kind: Kind
+    content: Content
+
+    @property
+    def source(self) -> str:
+        """model, simulated or gpu; kubernetes or logs, whose cards may be either."""
+        return str(self.content["source"])
+
+    @property
+    def title(self) -> str:
+        return self.kind.view.title(self.content)
+
+
+def stamped(kind: str, content: Content) -> dict[str, Any]:
+    """A result as it is written: with what it is."""
+    return {"kind": kind, "version": KINDS[kind].version, **content}
+
+
+def recognised(content: Content) -> Result:
+    """A result of ours, or ``NotAResult``."""
+    if not isinstance(content, Mapping) or not isinstance(content.get("kind"), str):
+        raise NotAResult("it is not a result of nvshare: it does not say of which kind it is")
+    kind = KINDS.get(content["kind"])
+    if kind is None:
+        raise NotAResult(f"{content['kind']!r} is no kind of result: known are {', '.join(KINDS)}")
+    if content.get("version") != kind.version:
+        raise NotAResult(
+            f"it has version {content.get('version')!r} of {kind.command}, this nvshare reads version {kind.version}: "
+            "use the release that wrote it"
+        )
+    wrong = shapes.problem(content, kind.view.SHAPE)
+    if wrong is not None:
+        raise NotAResult(f"it is no result of {kind.command}: {' '.join(wrong.split())}")
+    if "rows" in kind.view.SHAPE and not content["rows"]:
+        raise NotAResult(f"it has no rows: that run of {kind.command} measured nothing")
+    return Result(kind, content)
+
+
+def parsed(text: str) -> Result:
+    """From a file's text; ``NotAResult`` when it is none of ours."""
+    if not text.strip():
+        raise NotAResult("it is empty")
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise NotAResult(f"it is not JSON, or was cut off ({error})") from None
+    except RecursionError:
+        raise NotAResult("it is not a result of nvshare: it is nested too deeply") from None
+    return recognised(content)
