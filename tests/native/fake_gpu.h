@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "../../native/interposer/clock.h"
-#include "../../native/interposer/memory.h"
-#include "../../native/interposer/resolve.h"
+#include "../../native/interposer/base/clock.h"
+#include "../../native/interposer/memory/memory.h"
+#include "../../native/interposer/resolve/resolve.h"
 
 #define CHECK(condition)                                                                                               \
 	do {                                                                                                           \

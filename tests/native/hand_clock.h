@@ -26,7 +26,7 @@ static inline int hand_clock_sleep(const struct timespec *wait, struct timespec 
 
 #define clock_gettime hand_clock_gettime
 #define nanosleep hand_clock_sleep
-#include "../../native/interposer/clock.h"
+#include "../../native/interposer/base/clock.h"
 #undef clock_gettime
 #undef nanosleep
 

@@ -6,22 +6,22 @@
 
 #include <sys/wait.h>
 
-#include "../../native/interposer/gate.c"
-#include "../../native/interposer/meter.c"
-#include "../../native/interposer/pace.c"
-#include "../../native/interposer/streams.c"
-#include "../../native/interposer/drain.c"
-#include "../../native/interposer/submit.c"
-#include "../../native/interposer/log.c"
-#include "../../native/interposer/env.c"
-#include "../../native/interposer/residency.c"
-#include "../../native/interposer/residency_moves.c"
-#include "../../native/interposer/helper_thread.c"
-#include "../../native/interposer/link.c"
-#include "../../native/interposer/link_turns.c"
-#include "../../native/interposer/link_compute.c"
-#include "../../native/interposer/link_socket.c"
-#include "../../native/interposer/link_thread.c"
+#include "../../native/interposer/gate/gate.c"
+#include "../../native/interposer/gate/meter.c"
+#include "../../native/interposer/gate/pace.c"
+#include "../../native/interposer/gate/streams.c"
+#include "../../native/interposer/gate/drain.c"
+#include "../../native/interposer/gate/submit.c"
+#include "../../native/interposer/base/log.c"
+#include "../../native/interposer/base/env.c"
+#include "../../native/interposer/memory/swap/residency.c"
+#include "../../native/interposer/memory/swap/residency_moves.c"
+#include "../../native/interposer/base/helper_thread.c"
+#include "../../native/interposer/link/link.c"
+#include "../../native/interposer/link/turns.c"
+#include "../../native/interposer/link/compute.c"
+#include "../../native/interposer/link/socket.c"
+#include "../../native/interposer/link/thread.c"
 
 #define MIB 1048576ull
 #define ID 0x1234abcd5678ef00ull

@@ -2,7 +2,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-#include "../../native/interposer/blocks.c"
+#include "../../native/interposer/memory/ordered/blocks.c"
 
 #define KIB 1024ull
 #define SEGMENTS 4

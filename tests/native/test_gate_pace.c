@@ -3,14 +3,14 @@
 
 #include "fake_gpu.h"
 
-#include "../../native/interposer/gate.c"
-#include "../../native/interposer/meter.c"
-#include "../../native/interposer/pace.c"
-#include "../../native/interposer/streams.c"
-#include "../../native/interposer/drain.c"
-#include "../../native/interposer/submit.c"
-#include "../../native/interposer/log.c"
-#include "../../native/interposer/env.c"
+#include "../../native/interposer/gate/gate.c"
+#include "../../native/interposer/gate/meter.c"
+#include "../../native/interposer/gate/pace.c"
+#include "../../native/interposer/gate/streams.c"
+#include "../../native/interposer/gate/drain.c"
+#include "../../native/interposer/gate/submit.c"
+#include "../../native/interposer/base/log.c"
+#include "../../native/interposer/base/env.c"
 
 void nvs_link_want(void)
 {

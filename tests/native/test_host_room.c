@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include "../../native/interposer/hostroom.c"
+#include "../../native/interposer/memory/swap/hostroom.c"
 
 #define GIB (1024 * MIB)
 

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "../../native/interposer/log.c"
-#include "../../native/interposer/env.c"
+#include "../../native/interposer/base/log.c"
+#include "../../native/interposer/base/env.c"
 
 static void sizes_parse_as_in_python(void)
 {

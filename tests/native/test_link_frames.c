@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "../../native/interposer/link_socket.c"
+#include "../../native/interposer/link/socket.c"
 
 static struct nvs_frames frames;
 

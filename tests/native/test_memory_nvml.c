@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../../native/interposer/nvml.c"
-#include "../../native/interposer/nvml_processes.c"
+#include "../../native/interposer/nvml/memory_info.c"
+#include "../../native/interposer/nvml/processes.c"
 
 #define MIB (1ull << 20)
 

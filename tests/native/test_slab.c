@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../../native/interposer/slab.c"
+#include "../../native/interposer/memory/slab.c"
 
 /* Slabs of all devices are tested with the allocations (test_memory_alloc.c); here nothing may reach the driver. */
 CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nvs_backing **out)

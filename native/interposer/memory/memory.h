@@ -1,0 +1,62 @@
+/* What the files of the memory room share, and what other rooms call. */
+#ifndef NVS_MEMORY_H
+#define NVS_MEMORY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+#include "resolve/resolve.h"
+
+/* First line of a wrapper: finds the driver, and lets calls made from inside the library through untouched. */
+#define NVS_PASS_INSIDE(name, args)                                                                                    \
+	do {                                                                                                           \
+		if (__builtin_expect(nvs_real.name == NULL, 0)) {                                                      \
+			if (!nvs_resolve_driver())                                                                     \
+				return CUDA_ERROR_NO_DEVICE;                                                           \
+			if (nvs_real.name == NULL)                                                                     \
+				return CUDA_ERROR_NOT_SUPPORTED;                                                       \
+		}                                                                                                      \
+		if (nvs_inside)                                                                                        \
+			return nvs_real.name args;                                                                     \
+	} while (0)
+
+/* Device ordinals below this are managed; a process that sees more cards uses the others natively. */
+#define NVS_MAX_DEVICES 64
+
+static inline bool nvs_is_managed(CUdevice device)
+{
+	return device >= 0 && device < NVS_MAX_DEVICES;
+}
+
+/* The current context; NULL when there is none. */
+CUcontext nvs_current_context(void);
+
+/* The device that a context (not necessarily the current one) belongs to. Leaves the current context as it was. */
+CUresult nvs_context_device(CUcontext context, CUdevice *device);
+
+/* Free memory that is ours, as cuMemFree does. False when the pointer is not ours; else `result` is the answer. */
+bool nvs_memory_free(CUdeviceptr p, CUresult *result);
+
+/* End the use of another process's memory (ipc/imports.c), after the work that may use it. */
+CUresult nvs_memory_end_import(CUdeviceptr p);
+
+/* Give back what was freed while work that might use it was still running, if that work is finished now. Waits for it
+ * at most `deadline_ms`; 0 only asks. */
+void nvs_memory_reap(uint32_t deadline_ms);
+
+/* Memory is short: give up what is kept for later use, parked or spare. False when there was nothing. */
+bool nvs_memory_give_up_spares(CUdevice device);
+
+/* Memory of ours at these addresses is about to become known by more than its address: wait until it is on the card,
+ * and keep it there. True when there is some; then nvs_gate_leave follows. */
+bool nvs_memory_keep(CUdeviceptr p, size_t size);
+
+/* The driver destroyed the context: everything it owned, ours or counted, goes too. */
+void nvs_memory_context_gone(CUcontext context, CUdevice device);
+
+/* After fork, in the child: as in a fresh process. */
+void nvs_memory_after_fork(void);
+void nvs_contexts_after_fork(void);
+
+#endif
