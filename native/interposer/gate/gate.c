@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "gate/meter.h"
 #include "gate/streams.h"
-#include "link/link.h"
+#include "gate/upcalls.h"
 
 #define FIRST_NS (100 * NVS_NS_PER_MS) /* a drain takes less, as a rule */
 #define NEXT_NS (2 * NVS_NS_PER_MS)

@@ -1,9 +1,9 @@
 #include "gate/meter.h"
 
 #include "base/clock.h"
+#include "base/devices.h"
 #include "base/log.h"
 #include "gate/streams.h"
-#include "memory/memory.h"
 #include "resolve/resolve.h"
 
 #define SAMPLE_EVERY_NS (4 * NVS_NS_PER_MS) /* of GPU time */

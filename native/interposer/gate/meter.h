@@ -32,11 +32,6 @@ void nvs_meter_used(CUdevice device, uint64_t ns);
 /* The process is about to exit: the driver may vanish, so the link thread leaves it alone from now on. */
 void nvs_meter_stop(void);
 
-/* Contexts, told by contexts.c: after the driver made one, and before it destroys one. Streams made in a context that
- * was never announced are tracked all the same. */
-void nvs_context_created(CUcontext context, CUdevice device);
-void nvs_context_destroyed(CUcontext context);
-
 /* ---- for gate.c ---- */
 
 /* The flag is raised and this submission is the one to measure: begin a sample. NVS_MEASURED, or 0 when it cannot be

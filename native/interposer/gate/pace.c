@@ -8,8 +8,8 @@
 #include "gate/meter.h"
 
 #include "base/clock.h"
+#include "base/devices.h"
 #include "gate/streams.h"
-#include "memory/memory.h"
 #include "resolve/resolve.h"
 
 #define BATCH_UNKNOWN 16u /* where no marker can be set: in a capture, or in a context that cannot be told */

@@ -3,9 +3,8 @@
 #include <stdlib.h>
 
 #include "gate/gate.h"
-#include "gate/meter.h"
-#include "memory/memory.h"
-#include "memory/ordered/ordered.h"
+#include "gate/upcalls.h"
+#include "resolve/context.h"
 #include "resolve/resolve.h"
 
 pthread_mutex_t nvs_streams_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -94,6 +94,11 @@ struct nvs_context {
 extern pthread_mutex_t nvs_streams_lock __attribute__((visibility("hidden")));
 extern _Atomic uint32_t nvs_captures __attribute__((visibility("hidden"))); /* captures under way */
 
+/* After the driver made a context, and before it destroys one. Streams made in a context that was never announced are
+ * tracked all the same. */
+void nvs_context_created(CUcontext context, CUdevice device);
+void nvs_context_destroyed(CUcontext context);
+
 struct nvs_context *nvs_context_first(void);
 /* The context that a stream belongs to; NULL when it cannot be told. No lock, unless the context is new to us. */
 struct nvs_context *nvs_context_of(CUstream stream);

@@ -11,10 +11,10 @@
 #include "ipc/server.h"
 #include "ipc/wire.h"
 #include "link/link.h"
-#include "memory/memory.h"
 #include "memory/swap/backing.h"
 #include "memory/swap/residency.h"
 #include "memory/table.h"
+#include "resolve/resolve.h"
 
 bool nvs_ipc_capable(const struct nvs_allocation *allocation)
 {

@@ -7,12 +7,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/devices.h"
 #include "base/log.h"
 #include "ipc/ipc.h"
 #include "ipc/server.h"
 #include "ipc/socket.h"
 #include "memory/memory.h"
 #include "memory/table.h"
+#include "resolve/context.h"
+#include "resolve/resolve.h"
 
 struct nvs_import {
 	struct nvs_ipc_handle handle; /* that it was opened by */

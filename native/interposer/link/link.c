@@ -12,8 +12,8 @@
 #include "base/env.h"
 #include "base/helper_thread.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "link/state.h"
-#include "memory/memory.h"
 #include "memory/swap/backing.h"
 #include "memory/swap/mover.h"
 #include "memory/swap/residency.h"
@@ -67,30 +67,9 @@ bool nvs_link_send(uint16_t type, const void *payload, size_t size)
 
 /* ---- starting ---- */
 
-static void child_after_fork(void)
-{
-	nvs_resolve_after_fork();
-	nvs_link_after_fork();
-	nvs_gate_after_fork();
-	nvs_memory_after_fork();
-}
-
-static void process_ends(void)
-{
-	nvs_meter_stop();
-	nvs_mover_stop();
-}
-
-static void register_process_hooks(void)
-{
-	pthread_atfork(NULL, NULL, child_after_fork);
-	atexit(process_ends);
-}
-
 static bool start_thread(void)
 {
-	static pthread_once_t process_hooks = PTHREAD_ONCE_INIT;
-	pthread_once(&process_hooks, register_process_hooks);
+	nvs_process_watch();
 	pthread_condattr_t monotonic;
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

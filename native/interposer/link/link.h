@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "gate/upcalls.h" /* nvs_link_want, nvs_link_active, nvs_link_wake */
 
 /* A context was (or is about to be) made on this device: connect and register, or attach a further GPU. Blocks until
  * the scheduler answered, at most about two seconds. Cheap when the device is attached already. CUDA_SUCCESS, or
@@ -40,17 +41,6 @@ bool nvs_link_view(const char *uuid, uint64_t *card, uint64_t *allocated);
 
 /* The UUID text of an attached device; empty for others. */
 void nvs_link_uuid(CUdevice device, char *text, size_t size);
-
-/* A submitting thread found the gate shut: ask for the turn (once). Returns at once; the gate's futex tells the rest.
- */
-void nvs_link_want(void);
-
-/* A submission is made that may be the first after a pause: the link thread wakes up and follows. Cheap when it is
- * awake. */
-void nvs_link_active(void);
-
-/* There may be something to do: the link thread looks. */
-void nvs_link_wake(void);
 
 /* After fork, in the child: closes the socket, forgets everything. */
 void nvs_link_after_fork(void);

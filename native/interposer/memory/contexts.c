@@ -4,11 +4,14 @@
 #include <pthread.h>
 
 #include "base/clock.h"
+#include "base/devices.h"
 #include "gate/gate.h"
-#include "gate/meter.h"
+#include "gate/streams.h"
 #include "link/link.h"
 #include "memory/swap/backing.h"
 #include "memory/swap/mover.h"
+#include "resolve/context.h"
+#include "resolve/resolve.h"
 
 /* Work that still runs this long after its context's end was asked for is left to the driver. */
 #define END_WAIT_MS 10000
@@ -23,26 +26,6 @@ struct primary {
 
 static pthread_mutex_t primaries_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct primary primaries[NVS_MAX_DEVICES];
-
-CUcontext nvs_current_context(void)
-{
-	CUcontext context = NULL;
-	if (nvs_real.cuCtxGetCurrent == NULL || nvs_real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
-		return NULL;
-	return context;
-}
-
-CUresult nvs_context_device(CUcontext context, CUdevice *device)
-{
-	if (context == nvs_current_context())
-		return nvs_real.cuCtxGetDevice(device);
-	CUresult result = nvs_real.cuCtxPushCurrent_v2(context);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = nvs_real.cuCtxGetDevice(device);
-	nvs_real.cuCtxPopCurrent_v2(&context);
-	return result;
-}
 
 NVS_EXPORT CUresult cuInit(unsigned flags)
 {

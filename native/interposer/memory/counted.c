@@ -10,6 +10,8 @@
 #include "memory/memory.h"
 #include "memory/ordered/ordered.h"
 #include "memory/swap/residency.h"
+#include "resolve/context.h"
+#include "resolve/resolve.h"
 
 struct counted {
 	enum nvs_counted_kind kind;

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/devices.h"
 #include "base/log.h"
 #include "gate/gate.h"
 #include "ipc/ipc.h"
@@ -22,7 +23,8 @@
 #include "memory/swap/mover.h"
 #include "memory/swap/residency.h"
 #include "memory/table.h"
-#include "memory/virtual/virtual.h"
+#include "resolve/context.h"
+#include "resolve/resolve.h"
 
 /* A free that waits longer goes on with the memory parked. The driver would wait for ever, but only for its own device,
  * and a collective's kernel on one GPU may be waiting for the launch on another that comes after this free. */
@@ -239,8 +241,6 @@ void nvs_memory_after_fork(void)
 	nvs_residency_after_fork();
 	nvs_host_after_fork();
 	nvs_mover_after_fork();
-	nvs_ordered_after_fork();
 	nvs_counted_after_fork();
-	nvs_virtual_after_fork();
-	nvs_ipc_after_fork();
+	nvs_contexts_after_fork();
 }

@@ -6,34 +6,6 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
-#include "resolve/resolve.h"
-
-/* First line of a wrapper: finds the driver, and lets calls made from inside the library through untouched. */
-#define NVS_PASS_INSIDE(name, args)                                                                                    \
-	do {                                                                                                           \
-		if (__builtin_expect(nvs_real.name == NULL, 0)) {                                                      \
-			if (!nvs_resolve_driver())                                                                     \
-				return CUDA_ERROR_NO_DEVICE;                                                           \
-			if (nvs_real.name == NULL)                                                                     \
-				return CUDA_ERROR_NOT_SUPPORTED;                                                       \
-		}                                                                                                      \
-		if (nvs_inside)                                                                                        \
-			return nvs_real.name args;                                                                     \
-	} while (0)
-
-/* Device ordinals below this are managed; a process that sees more cards uses the others natively. */
-#define NVS_MAX_DEVICES 64
-
-static inline bool nvs_is_managed(CUdevice device)
-{
-	return device >= 0 && device < NVS_MAX_DEVICES;
-}
-
-/* The current context; NULL when there is none. */
-CUcontext nvs_current_context(void);
-
-/* The device that a context (not necessarily the current one) belongs to. Leaves the current context as it was. */
-CUresult nvs_context_device(CUcontext context, CUdevice *device);
 
 /* Free memory that is ours, as cuMemFree does. False when the pointer is not ours; else `result` is the answer. */
 bool nvs_memory_free(CUdeviceptr p, CUresult *result);

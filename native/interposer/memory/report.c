@@ -9,6 +9,7 @@
 #include "memory/ordered/ordered.h"
 #include "memory/swap/residency.h"
 #include "memory/table.h"
+#include "resolve/resolve.h"
 
 /* ---- sizes ---- */
 

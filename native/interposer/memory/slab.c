@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory/memory.h"
+#include "base/devices.h"
 #include "memory/swap/backing.h"
 
 #define TOP (NVS_SLAB_ORDERS - 1)

@@ -16,7 +16,9 @@
 
 #include "gate/gate.h"
 #include "gate/streams.h"
-#include "memory/memory.h"
+#include "gate/upcalls.h"
+#include "resolve/context.h"
+#include "resolve/resolve.h"
 
 #define KIND_HANDLE 0u
 #define KIND_LEGACY 1u

@@ -35,8 +35,6 @@ void nvs_ordered_tidy(void);
  * the device without a live one. False when nothing changed. */
 bool nvs_ordered_give_up(CUdevice device, uint32_t deadline_ms);
 
-/* Before the driver destroys a stream. nvs_streams_lock is held. */
-void nvs_ordered_stream_ends(CUstream stream);
 /* After the driver destroyed a context, and with it the work and the events in it. */
 void nvs_ordered_context_gone(CUcontext context, CUdevice device);
 

@@ -9,8 +9,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "memory/memory.h"
+#include "base/devices.h"
 #include "memory/swap/backing.h"
+#include "resolve/resolve.h"
 
 /* Work that is just over is seen a moment later. */
 #define TRIM_WAIT_MS 10

@@ -4,10 +4,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/devices.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "link/link.h"
-#include "memory/memory.h"
 #include "memory/swap/hostmem.h"
 #include "memory/swap/mover.h"
 #include "memory/swap/residency.h"

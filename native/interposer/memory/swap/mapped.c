@@ -6,12 +6,13 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/devices.h"
 #include "base/log.h"
 #include "link/link.h"
-#include "memory/memory.h"
 #include "memory/swap/hostmem.h"
 #include "memory/swap/mover.h"
 #include "memory/swap/residency.h"
+#include "resolve/resolve.h"
 
 #define ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED 102
 #define ATTRIBUTE_DESCRIPTORS_SUPPORTED 103

@@ -9,16 +9,17 @@
 #include <stdbool.h>
 
 #include "base/clock.h"
+#include "base/devices.h"
 #include "base/fatal.h"
 #include "base/helper_thread.h"
 #include "base/log.h"
 #include "gate/streams.h"
 #include "link/link.h"
-#include "memory/memory.h"
 #include "memory/swap/backing.h"
 #include "memory/swap/hostmem.h"
 #include "memory/swap/residency.h"
 #include "nvml/outsiders.h"
+#include "resolve/resolve.h"
 
 #define DEPTH 16u                             /* chunks under way in one direction */
 #define UNDER_WAY_BYTES (3 * NVS_CHUNK_BYTES) /* or that much: what comes after it waits */

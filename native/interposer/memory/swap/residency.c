@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/devices.h"
 
 struct nvs_holdings nvs_holdings = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,

@@ -2,6 +2,7 @@
 #include "memory/swap/residency_state.h"
 
 #include "base/clock.h"
+#include "base/devices.h"
 
 static bool has_moves(const struct nvs_holding *device)
 {

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "memory/memory.h"
+#include "base/devices.h"
 #include "memory/swap/backing.h"
 #include "memory/swap/residency.h"
 

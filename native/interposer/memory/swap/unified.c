@@ -4,8 +4,8 @@
  * API. No advice is given to the driver: a preferred location would stay behind and bind the pages for ever. */
 #include "memory/swap/backing.h"
 
-#include "memory/memory.h"
 #include "memory/swap/residency.h"
+#include "resolve/resolve.h"
 
 #define ATTRIBUTE_MANAGED_MEMORY 83
 #define ATTRIBUTE_CONCURRENT_MANAGED_ACCESS 89

@@ -3,12 +3,12 @@
 #include <stdlib.h>
 
 #include "gate/gate.h"
-#include "memory/memory.h"
 #include "memory/swap/mover.h"
 #include "memory/swap/residency.h"
 #include "memory/table.h"
 #include "memory/virtual/mappings.h"
 #include "memory/virtual/state.h"
+#include "resolve/resolve.h"
 
 /* ---- mapping ---- */
 

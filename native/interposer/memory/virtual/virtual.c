@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/devices.h"
 #include "base/log.h"
 #include "gate/gate.h"
 #include "gate/streams.h"
@@ -20,6 +21,7 @@
 #include "memory/swap/residency.h"
 #include "memory/virtual/mappings.h"
 #include "memory/virtual/state.h"
+#include "resolve/resolve.h"
 
 #define PROOFS 16
 
