@@ -1,6 +1,5 @@
 /* The memory room of the interposer over a small strict driver of its own: every real function can be made to fail,
- * every rule of the virtual-memory API is checked, and the scheduler and the gate answer as a test says. The room's
- * files are part of the program, so that their internals can be looked at. */
+ * every rule of the virtual-memory API is checked, and the scheduler and the gate answer as a test says. */
 #ifndef NVS_FAKE_MEMORY_H
 #define NVS_FAKE_MEMORY_H
 
@@ -14,36 +13,30 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../native/interposer/memory/table.c"
-#include "../../native/interposer/memory/swap/residency.c"
-#include "../../native/interposer/memory/swap/residency_moves.c"
-#include "../../native/interposer/memory/swap/hostroom.c"
-#include "../../native/interposer/memory/swap/hostmem.c"
-#include "../../native/interposer/memory/swap/mapped.c"
-#include "../../native/interposer/memory/swap/unified.c"
-#include "../../native/interposer/memory/swap/backing.c"
-#include "../../native/interposer/base/helper_thread.c"
-#include "../../native/interposer/memory/swap/mover.c"
-#include "../../native/interposer/memory/slab.c"
-#include "../../native/interposer/memory/ordered/blocks.c"
-#include "../../native/interposer/memory/ordered/lanes.c"
-#include "../../native/interposer/memory/ordered/pools.c"
-#include "../../native/interposer/memory/ordered/ordered.c"
-#include "../../native/interposer/memory/array_size.c"
-#include "../../native/interposer/memory/counted.c"
-#include "../../native/interposer/memory/memory.c"
-#include "../../native/interposer/memory/virtual/mappings.c"
-#include "../../native/interposer/memory/virtual/virtual.c"
-#include "../../native/interposer/memory/virtual/views.c"
-#include "../../native/interposer/memory/contexts.c"
-#include "../../native/interposer/memory/report.c"
-#include "../../native/interposer/ipc/wire.c"
-#include "../../native/interposer/ipc/socket.c"
-#include "../../native/interposer/ipc/server.c"
-#include "../../native/interposer/ipc/exports.c"
-#include "../../native/interposer/ipc/imports.c"
+#include "base/clock.h"
+#include "base/devices.h"
+#include "base/env.h"
+#include "base/log.h"
+#include "gate/gate.h"
+#include "gate/streams.h"
+#include "ipc/ipc.h"
+#include "ipc/state.h"
+#include "link/link.h"
+#include "memory/memory.h"
+#include "memory/ordered/ordered.h"
+#include "memory/slab.h"
+#include "memory/state.h"
+#include "memory/swap/backing.h"
+#include "memory/swap/hostmem.h"
+#include "memory/swap/mover.h"
+#include "memory/swap/residency.h"
+#include "memory/swap/state.h"
+#include "memory/table.h"
+#include "memory/virtual/state.h"
+#include "memory/virtual/virtual.h"
+#include "nvml/outsiders.h"
+#include "resolve/resolve.h"
 
-#undef MIB
 #define MIB (1ull << 20)
 
 /* ---- the other rooms ---- */
@@ -527,11 +520,12 @@ static CUresult fake_cuMemGetAllocationGranularity(size_t *granularity, const CU
 
 static CUresult fake_cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
-	bool unified = attribute == ATTRIBUTE_MANAGED_MEMORY || attribute == ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
+	bool unified = attribute == CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY ||
+		       attribute == CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
 	*value = unified && fake_unified_memory;
-	if (attribute == ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED)
+	if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
 		*value = fake_virtual_memory;
-	if (attribute == ATTRIBUTE_DESCRIPTORS_SUPPORTED)
+	if (attribute == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
 		*value = fake_descriptors;
 	return CUDA_SUCCESS;
 }
@@ -833,20 +827,20 @@ static void fake_end(void)
 	}
 	nvs_table_parked(&count, &bytes);
 	assert(count == 0 && bytes == 0);
-	assert(imports == NULL);
-	assert(tokens == NULL && mappings == NULL && reserved == NULL);
-	assert(allocations == NULL && by_address == NULL && nvs_holdings.backings == NULL && counted_list == NULL &&
-		by_key == NULL);
+	assert(nvs_imports == NULL);
+	assert(nvs_token_tree == NULL && nvs_mapping_tree == NULL && nvs_reserved_tree == NULL);
+	assert(nvs_allocation_list == NULL && nvs_allocation_tree == NULL && nvs_holdings.backings == NULL);
+	assert(nvs_counted_list == NULL && nvs_counted_tree == NULL);
 	assert(fake_handles == 0 && fake_maps == 0 && fake_reservations == 0);
 	for (int device = 0; device < 2; device++) {
 		struct nvs_holding left;
 		nvs_residency_view(device, &left);
 		assert(fake_allocated[device] == 0 && fake_pinned[device] == 0);
 		assert(left.resident == 0 && left.absent == 0 && left.host == 0 && left.pinned == 0);
-		atomic_store(&peers[device], 0);
 		nvs_holdings.devices[device].unified = false;
 	}
-	atomic_store(&kinds_known, 0);
+	nvs_backing_after_fork(); /* no peers */
+	atomic_store(&nvs_kinds_known, 0);
 }
 
 #define RUN(test)                                                                                                      \

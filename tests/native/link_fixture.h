@@ -6,22 +6,9 @@
 
 #include <sys/wait.h>
 
-#include "../../native/interposer/gate/gate.c"
-#include "../../native/interposer/gate/meter.c"
-#include "../../native/interposer/gate/pace.c"
-#include "../../native/interposer/gate/streams.c"
-#include "../../native/interposer/gate/drain.c"
-#include "../../native/interposer/gate/submit.c"
-#include "../../native/interposer/base/log.c"
-#include "../../native/interposer/base/env.c"
-#include "../../native/interposer/memory/swap/residency.c"
-#include "../../native/interposer/memory/swap/residency_moves.c"
-#include "../../native/interposer/base/helper_thread.c"
-#include "../../native/interposer/link/link.c"
-#include "../../native/interposer/link/turns.c"
-#include "../../native/interposer/link/compute.c"
-#include "../../native/interposer/link/socket.c"
-#include "../../native/interposer/link/thread.c"
+#include "gate/gate.h"
+#include "link/link.h"
+#include "link/state.h"
 
 #define MIB 1048576ull
 #define ID 0x1234abcd5678ef00ull

@@ -3,14 +3,10 @@
 
 #include <sys/wait.h>
 
-#include "../../native/interposer/gate/gate.c"
-#include "../../native/interposer/gate/meter.c"
-#include "../../native/interposer/gate/pace.c"
-#include "../../native/interposer/gate/streams.c"
-#include "../../native/interposer/gate/drain.c"
-#include "../../native/interposer/gate/submit.c"
-#include "../../native/interposer/base/log.c"
-#include "../../native/interposer/base/env.c"
+#include "gate/gate.h"
+#include "gate/meter.h"
+#include "gate/state.h"
+#include "gate/streams.h"
 
 #define NON_BLOCKING 1u
 #define LONG_MS 60000u
@@ -194,7 +190,7 @@ static void nothing_is_measured_while_a_stream_captures(void)
 	uint64_t before = fake.timing_events_recorded;
 	/* WHEN there are more submissions than any stride */
 	fake.cost = 0;
-	for (unsigned i = 0; i < 2 * STRIDE_MAX; i++) {
+	for (unsigned i = 0; i < 2 * NVS_STRIDE_MAX; i++) {
 		fake_submit(working);
 		fake_submit(capturing);
 	}

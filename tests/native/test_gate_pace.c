@@ -3,14 +3,10 @@
 
 #include "fake_gpu.h"
 
-#include "../../native/interposer/gate/gate.c"
-#include "../../native/interposer/gate/meter.c"
-#include "../../native/interposer/gate/pace.c"
-#include "../../native/interposer/gate/streams.c"
-#include "../../native/interposer/gate/drain.c"
-#include "../../native/interposer/gate/submit.c"
-#include "../../native/interposer/base/log.c"
-#include "../../native/interposer/base/env.c"
+#include "gate/gate.h"
+#include "gate/meter.h"
+#include "gate/state.h"
+#include "gate/streams.h"
 
 void nvs_link_want(void)
 {
@@ -142,8 +138,8 @@ static uint32_t window_after(struct nvs_pace *pace, uint64_t ns)
 {
 	struct nvs_marker marker = {.before = pace->waited + 1};
 	hand_clock_ns += ns - HAND_CLOCK_LOOK_NS;
-	learn(pace, &marker, pace->opening);
-	return nvs_meter_window(0, cost_in(pace));
+	nvs_pace_learn(pace, &marker, pace->opening);
+	return nvs_meter_window(0, nvs_pace_cost(pace));
 }
 
 static void a_thread_that_wakes_up_late_does_not_shrink_the_window_but_longer_kernels_do(void)
@@ -177,7 +173,7 @@ static void a_window_that_shrank_grows_again_though_every_submission_is_looked_a
 	fake.cost = 7 * NVS_NS_PER_MS / 2;
 	for (int i = 0; i < 64; i++)
 		fake_submit(NULL);
-	CHECK(nvs_meter_window(0, cost_in(pace)) == 1);
+	CHECK(nvs_meter_window(0, nvs_pace_cost(pace)) == 1);
 	/* WHEN the others have gone, and where so little is in flight every next submission is to be marked */
 	fake.cost = 3 * NVS_NS_PER_MS / 2;
 	for (int i = 0; i < 64; i++) {
@@ -185,7 +181,7 @@ static void a_window_that_shrank_grows_again_though_every_submission_is_looked_a
 		fake_submit(NULL);
 	}
 	/* THEN as many are in flight as before */
-	CHECK(nvs_meter_window(0, cost_in(pace)) == 3);
+	CHECK(nvs_meter_window(0, nvs_pace_cost(pace)) == 3);
 	CHECK(nvs_gate_close(60000, NULL));
 	nvs_pace_set_budget(0);
 	nvs_gate_open(NVS_GATE_OPEN);

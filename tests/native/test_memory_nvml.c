@@ -1,12 +1,19 @@
 /* NVML's queries show the share of the card, and the processes of the task. */
 #include <assert.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "../../native/interposer/nvml/memory_info.c"
-#include "../../native/interposer/nvml/processes.c"
+#include "base/env.h"
+#include "link/link.h"
+#include "link/share.h"
+#include "nvshare_protocol.h"
+#include "resolve/resolve.h"
 
 #define MIB (1ull << 20)
+#define NO_INSTANCE 0xffffffffu /* as NVML says it */
 
 struct nvs_real_nvml nvs_nvml;
 __thread int nvs_inside;

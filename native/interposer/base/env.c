@@ -12,7 +12,6 @@
 
 #include "base/log.h"
 
-#define SYSTEM_SOCKET "/var/run/nvshare/scheduler.sock"
 #define NAMESPACE_FILE "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 #define LARGEST_SIZE (1ull << 56) /* as config.py's MAX_SIZE */
 #define SIZE_FORMS "use 4Gi or 4GiB (2^32 bytes), 4G or 4GB (4*10^9 bytes), 512Mi, or plain bytes"
@@ -152,8 +151,8 @@ static void find_socket(char *path, size_t size)
 	int length;
 	if (chosen != NULL && *chosen != '\0')
 		length = snprintf(path, size, "%s", chosen);
-	else if (access(SYSTEM_SOCKET, F_OK) == 0)
-		length = snprintf(path, size, "%s", SYSTEM_SOCKET);
+	else if (access(NVS_SYSTEM_SOCKET, F_OK) == 0)
+		length = snprintf(path, size, "%s", NVS_SYSTEM_SOCKET);
 	else if (runtime != NULL && *runtime != '\0')
 		length = snprintf(path, size, "%s/nvshare/scheduler.sock", runtime);
 	else

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define NVS_SYSTEM_SOCKET "/var/run/nvshare/scheduler.sock"
+
 struct nvs_env {
 	char socket_path[108]; /* NVSHARE_SOCK; else the system's if there; else the user's own (as config.py's
 				  find_socket) */

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "gate/meter.h"
+#include "gate/state.h"
 #include "gate/streams.h"
 #include "gate/upcalls.h"
 
@@ -305,7 +306,7 @@ void nvs_gate_shut(void)
 	atomic_store(&nvs_gate, NVS_GATE_SHUT);
 }
 
-static bool flags_down(void)
+bool nvs_gate_flags_down(void)
 {
 	for (struct nvs_thread *thread = atomic_load(&threads); thread != NULL; thread = thread->next)
 		if (atomic_load(&thread->in_call) != 0)
@@ -360,13 +361,10 @@ static uint64_t patience(uint64_t passed)
 	return (usual > least ? usual : least) << (doublings < DOUBLINGS ? doublings : DOUBLINGS);
 }
 
-/* Wait for all work that went through the gate. Work that takes much longer than is usual here, while somebody waits at
- * the gate, may be waiting for what that one has to submit: the other half of a collective, or a host that spins. So
- * submissions are let through one by one. */
-static bool drain(uint64_t deadline, bool may_pass)
+bool nvs_gate_drain_shut(uint64_t deadline, bool may_pass)
 {
 	for (uint64_t passed = 0;; passed++) {
-		if (!wait_until(flags_down, deadline) || !wait_until(nvs_drain_record, deadline))
+		if (!wait_until(nvs_gate_flags_down, deadline) || !wait_until(nvs_drain_record, deadline))
 			return false;
 		do
 			if (wait_until(nvs_drain_finished, nvs_earlier(deadline, nvs_now_ns() + patience(passed))))
@@ -388,7 +386,7 @@ bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us)
 	if (before == NVS_GATE_REST)
 		futex(&nvs_gate, FUTEX_WAKE, INT_MAX, NULL);
 	/* Behind a gate that was shut before, memory may be away. */
-	bool drained = drain(deadline, before != NVS_GATE_SHUT);
+	bool drained = nvs_gate_drain_shut(deadline, before != NVS_GATE_SHUT);
 	if (drain_us != NULL)
 		*drain_us = (nvs_now_ns() - start) / NVS_NS_PER_US;
 	if (!drained && before != NVS_GATE_SHUT)
@@ -398,7 +396,7 @@ bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us)
 
 bool nvs_gate_settled(void)
 {
-	return flags_down() && nvs_drain_record() && nvs_drain_finished();
+	return nvs_gate_flags_down() && nvs_drain_record() && nvs_drain_finished();
 }
 
 bool nvs_gate_drain(uint32_t deadline_ms)
@@ -450,7 +448,7 @@ uint64_t nvs_gate_idle_since(void)
 bool nvs_gate_idle(uint32_t idle_ms)
 {
 	uint64_t since = nvs_gate_idle_since();
-	return since != 0 && flags_down() && nvs_now_ns() - since >= idle_ms * NVS_NS_PER_MS;
+	return since != 0 && nvs_gate_flags_down() && nvs_now_ns() - since >= idle_ms * NVS_NS_PER_MS;
 }
 
 uint64_t nvs_gate_used_since(void)

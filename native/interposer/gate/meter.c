@@ -3,13 +3,13 @@
 #include "base/clock.h"
 #include "base/devices.h"
 #include "base/log.h"
+#include "gate/state.h"
 #include "gate/streams.h"
 #include "resolve/resolve.h"
 
 #define SAMPLE_EVERY_NS (4 * NVS_NS_PER_MS) /* of GPU time */
 /* In turns the clock bills and markers tell of a change: a cost once known is only kept up to date. */
 #define SAMPLE_IN_TURNS_NS (16 * NVS_NS_PER_MS)
-#define STRIDE_MAX 1024u
 #define MIXED 4 /* where long and short ones take turns, typical ones are short: the mean counts by a part */
 #define SPIKE 8 /* how far one sample may be above the typical ones and still count in full as typical */
 #define STRIDE_UNKNOWN_MAX 64u /* while no sample has come back */
@@ -83,7 +83,7 @@ static uint64_t next_stride(struct device_meter *meter, struct nvs_thread *self)
 	uint64_t first = 1ull << clamp(atomic_fetch_add(&meter->begun, 1), 0, 31);
 	cost = cost > typical ? cost : typical;
 	if (cost != 0)
-		stride = clamp((known ? SAMPLE_IN_TURNS_NS : SAMPLE_EVERY_NS) / cost, 1, STRIDE_MAX);
+		stride = clamp((known ? SAMPLE_IN_TURNS_NS : SAMPLE_EVERY_NS) / cost, 1, NVS_STRIDE_MAX);
 	else
 		stride = STRIDE_UNKNOWN_MAX;
 	return nvs_meter_vary(self, clamp(stride, 1, first));

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/devices.h"
+#include "gate/state.h"
 #include "gate/streams.h"
 #include "resolve/resolve.h"
 
@@ -56,7 +57,7 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 }
 
 /* Of a submission, ns. The lock is held. */
-static uint64_t cost_in(const struct nvs_pace *pace)
+uint64_t nvs_pace_cost(const struct nvs_pace *pace)
 {
 	uint64_t sampled = nvs_meter_cost(atomic_load(&pace->context->device));
 	return larger(sampled, larger(pace->average_ns, pace->recent_ns));
@@ -170,7 +171,7 @@ struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32
 	struct nvs_pace *pace = &context->pace;
 	pthread_mutex_lock(&pace->lock);
 	note_begin(pace, stream);
-	uint32_t window = nvs_meter_window(atomic_load(&context->device), cost_in(pace));
+	uint32_t window = nvs_meter_window(atomic_load(&context->device), nvs_pace_cost(pace));
 	uint32_t batch = window > NVS_MARKERS ? window / NVS_MARKERS : 1;
 	struct nvs_marker *marker = free_marker(pace, window < NVS_MARKERS ? window : NVS_MARKERS);
 	/* Without one in a stream there is nothing to wait for: their threads are between gate and stream. */
@@ -206,7 +207,7 @@ static void watch_end(CUevent marker, uint64_t foreseen)
  * since, it had work all the time: what was submitted between the two took that long, or this thread was late to wake
  * up; then it is early the next time. Unlike samples this misses nothing, and tells soon: the smaller of two in a row
  * counts. The lock is held. */
-static void learn(struct nvs_pace *pace, const struct nvs_marker *marker, uint32_t opening)
+void nvs_pace_learn(struct nvs_pace *pace, const struct nvs_marker *marker, uint32_t opening)
 {
 	uint64_t now = nvs_now_ns();
 	if (pace->waited != 0 && opening == pace->opening) {
@@ -244,8 +245,8 @@ bool nvs_pace_wait(struct nvs_pace *pace)
 	const struct nvs_marker *oldest = oldest_marker(pace);
 	if (oldest != NULL)
 		marker = *oldest;
-	bool alone = nvs_meter_window(device, cost_in(pace)) == 1;
-	uint64_t cost = cost_in(pace);
+	bool alone = nvs_meter_window(device, nvs_pace_cost(pace)) == 1;
+	uint64_t cost = nvs_pace_cost(pace);
 	pthread_mutex_unlock(&pace->lock);
 	if (marker.event == NULL)
 		return true;
@@ -263,7 +264,7 @@ bool nvs_pace_wait(struct nvs_pace *pace)
 	atomic_fetch_sub(&waiting_for_gpu, 1);
 	pthread_mutex_lock(&pace->lock);
 	if (reached && opening == nvs_gate_openings() && nvs_gate_state() == NVS_GATE_PACED)
-		learn(pace, &marker, opening);
+		nvs_pace_learn(pace, &marker, opening);
 	pthread_mutex_unlock(&pace->lock);
 	return reached;
 }
@@ -323,7 +324,7 @@ static bool look_at_pending(struct nvs_context *context)
 	const struct nvs_marker *oldest = NULL;
 	struct nvs_pace *pace = &context->pace;
 	pthread_mutex_lock(&pace->lock);
-	uint64_t cost = cost_in(pace), now = nvs_now_ns();
+	uint64_t cost = nvs_pace_cost(pace), now = nvs_now_ns();
 	for (uint32_t i = 0; i < NVS_MARKERS; i++) {
 		const struct nvs_marker *marker = &pace->markers[i];
 		if (reached(marker))

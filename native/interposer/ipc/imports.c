@@ -12,6 +12,7 @@
 #include "ipc/ipc.h"
 #include "ipc/server.h"
 #include "ipc/socket.h"
+#include "ipc/state.h"
 #include "memory/memory.h"
 #include "memory/table.h"
 #include "resolve/context.h"
@@ -35,7 +36,7 @@ struct nvs_import {
  * asked. Nothing that an exporter, the link or a free does needs it. */
 static pthread_mutex_t opening_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t imports_lock = PTHREAD_MUTEX_INITIALIZER; /* of the list */
-static struct nvs_import *imports;
+struct nvs_import *nvs_imports;
 
 /* ---- the list ---- */
 
@@ -43,7 +44,7 @@ static struct nvs_import *imports;
 static struct nvs_import *find_import(const struct nvs_ipc_handle *handle, CUcontext context)
 {
 	struct nvs_allocation live;
-	for (struct nvs_import *each = imports; each != NULL; each = each->next)
+	for (struct nvs_import *each = nvs_imports; each != NULL; each = each->next)
 		if (each->context == context && memcmp(&each->handle, handle, sizeof(*handle)) == 0 &&
 			each->references > 0 && nvs_table_find(each->p, &live))
 			return each;
@@ -65,15 +66,15 @@ static bool open_again(const struct nvs_ipc_handle *handle, CUcontext context, C
 static void list_import(struct nvs_import *import)
 {
 	pthread_mutex_lock(&imports_lock);
-	import->next = imports;
-	imports = import;
+	import->next = nvs_imports;
+	nvs_imports = import;
 	pthread_mutex_unlock(&imports_lock);
 }
 
 static void unlist_import(const struct nvs_import *import)
 {
 	pthread_mutex_lock(&imports_lock);
-	struct nvs_import **link = &imports;
+	struct nvs_import **link = &nvs_imports;
 	while (*link != NULL && *link != import)
 		link = &(*link)->next;
 	if (*link != NULL)
@@ -307,7 +308,7 @@ static bool close_once(const struct nvs_import *wanted)
 {
 	bool last = false;
 	pthread_mutex_lock(&imports_lock);
-	for (struct nvs_import *each = imports; each != NULL; each = each->next)
+	for (struct nvs_import *each = nvs_imports; each != NULL; each = each->next)
 		if (each == wanted && each->references > 0)
 			last = --each->references == 0;
 	pthread_mutex_unlock(&imports_lock);
@@ -332,6 +333,6 @@ void nvs_ipc_after_fork(void)
 {
 	pthread_mutex_init(&opening_lock, NULL);
 	pthread_mutex_init(&imports_lock, NULL);
-	imports = NULL;
+	nvs_imports = NULL;
 	nvs_ipc_server_after_fork();
 }

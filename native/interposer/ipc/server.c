@@ -18,22 +18,15 @@
 #include "base/log.h"
 #include "gate/streams.h"
 #include "ipc/socket.h"
+#include "ipc/state.h"
 #include "memory/swap/backing.h"
 #include "memory/swap/residency.h"
 #include "memory/table.h"
 #include "resolve/resolve.h"
 
-#define PEERS 16                         /* when another one comes, the one that came first has to go */
 #define SHORTAGE_NS (10 * NVS_NS_PER_MS) /* the system has no descriptors or memory left: look again then */
 
-static struct {
-	pthread_mutex_t lock; /* of the rest but the peers; held while the driver is asked for descriptors */
-	bool running, ended;
-	int listener;
-	uint8_t name[NVS_IPC_SECRET], secret[NVS_IPC_SECRET];
-	int in_hand[NVS_IPC_BATCH]; /* descriptors on their way to a peer */
-	uint32_t in_hand_count;
-} server = {.lock = PTHREAD_MUTEX_INITIALIZER, .listener = -1};
+struct nvs_ipc_server nvs_ipc_server = {.lock = PTHREAD_MUTEX_INITIALIZER, .listener = -1};
 
 /* A socket in somebody else's program, which may close it with all it does not know and give its number away. */
 struct own_socket {
@@ -42,7 +35,7 @@ struct own_socket {
 };
 
 /* Of the thread alone: the first that came first. */
-static struct own_socket peer_sockets[PEERS];
+static struct own_socket peer_sockets[NVS_IPC_PEERS];
 static uint32_t peer_count;
 
 /* ---- giving ---- */
@@ -87,7 +80,7 @@ static enum nvs_ipc_status fill_answer(struct nvs_ipc_answer *answer, const stru
 			return NVS_IPC_FAILED;
 		}
 		fcntl(fd, F_SETFD, FD_CLOEXEC); /* a program started meanwhile would keep the memory */
-		server.in_hand[server.in_hand_count++] = fd;
+		nvs_ipc_server.in_hand[nvs_ipc_server.in_hand_count++] = fd;
 		answer->sizes[answer->count++] = chunk->size;
 	}
 	return NVS_IPC_GIVEN;
@@ -96,8 +89,8 @@ static enum nvs_ipc_status fill_answer(struct nvs_ipc_answer *answer, const stru
 /* The lock is held. */
 static void drop_descriptors(void)
 {
-	while (server.in_hand_count > 0)
-		close(server.in_hand[--server.in_hand_count]);
+	while (nvs_ipc_server.in_hand_count > 0)
+		close(nvs_ipc_server.in_hand[--nvs_ipc_server.in_hand_count]);
 }
 
 /* The lock is held. */
@@ -115,7 +108,7 @@ static bool give_to(int fd, const struct nvs_ipc_ask *ask)
 		drop_descriptors();
 		answer = nvs_ipc_answer_make(answer.status);
 	}
-	bool sent = nvs_ipc_send(fd, &answer, sizeof(answer), server.in_hand, server.in_hand_count);
+	bool sent = nvs_ipc_send(fd, &answer, sizeof(answer), nvs_ipc_server.in_hand, nvs_ipc_server.in_hand_count);
 	drop_descriptors();
 	return sent;
 }
@@ -136,11 +129,11 @@ static bool hear_peer(int fd)
 		return errno == EINTR || errno == EAGAIN;
 	if (length == 0)
 		return false;
-	if (!nvs_ipc_ask_is_good(bytes, (size_t)length, server.secret))
+	if (!nvs_ipc_ask_is_good(bytes, (size_t)length, nvs_ipc_server.secret))
 		return turn_away(fd);
-	pthread_mutex_lock(&server.lock);
-	bool given = !server.ended && give_to(fd, (const struct nvs_ipc_ask *)bytes);
-	pthread_mutex_unlock(&server.lock);
+	pthread_mutex_lock(&nvs_ipc_server.lock);
+	bool given = !nvs_ipc_server.ended && give_to(fd, (const struct nvs_ipc_ask *)bytes);
+	pthread_mutex_unlock(&nvs_ipc_server.lock);
 	return given;
 }
 
@@ -179,7 +172,7 @@ static void welcome(int listener)
 		close(fd);
 		return;
 	}
-	if (peer_count == PEERS)
+	if (peer_count == NVS_IPC_PEERS)
 		drop_peer(0);
 	peer_sockets[peer_count++] = own_socket_of(fd);
 }
@@ -189,10 +182,10 @@ static void give_up_serving(void)
 {
 	while (peer_count > 0)
 		drop_peer(0);
-	pthread_mutex_lock(&server.lock);
-	server.running = false;
-	server.listener = -1;
-	pthread_mutex_unlock(&server.lock);
+	pthread_mutex_lock(&nvs_ipc_server.lock);
+	nvs_ipc_server.running = false;
+	nvs_ipc_server.listener = -1;
+	pthread_mutex_unlock(&nvs_ipc_server.lock);
 	NVS_WARN("the program closed the socket over which other processes ask for its memory: handles that it gave "
 		 "away "
 		 "so far cannot be opened any more");
@@ -203,9 +196,9 @@ static void *serve_peers(void *unused)
 	pthread_setname_np(pthread_self(), "nvshare-ipc");
 	nvs_inside++;
 	nvs_relax();
-	struct own_socket listener = own_socket_of(server.listener); /* set before this thread began */
+	struct own_socket listener = own_socket_of(nvs_ipc_server.listener); /* set before this thread began */
 	while (is_still_own(&listener)) {
-		struct pollfd polled[PEERS + 1] = {{.fd = listener.fd, .events = POLLIN}};
+		struct pollfd polled[NVS_IPC_PEERS + 1] = {{.fd = listener.fd, .events = POLLIN}};
 		uint32_t count = peer_count;
 		for (uint32_t i = 0; i < count; i++)
 			polled[i + 1] = (struct pollfd){.fd = peer_sockets[i].fd, .events = POLLIN};
@@ -229,9 +222,9 @@ static void *serve_peers(void *unused)
 /* What the driver is asked for now is the last: at exit it goes before this thread does. */
 static void end_server(void)
 {
-	pthread_mutex_lock(&server.lock);
-	server.ended = true;
-	pthread_mutex_unlock(&server.lock);
+	pthread_mutex_lock(&nvs_ipc_server.lock);
+	nvs_ipc_server.ended = true;
+	pthread_mutex_unlock(&nvs_ipc_server.lock);
 }
 
 static void register_end_of_server(void)
@@ -243,50 +236,52 @@ static void register_end_of_server(void)
 static bool start_server(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	if (syscall(SYS_getrandom, server.name, sizeof(server.name), 0) != sizeof(server.name) ||
-		syscall(SYS_getrandom, server.secret, sizeof(server.secret), 0) != sizeof(server.secret))
+	if (syscall(SYS_getrandom, nvs_ipc_server.name, sizeof(nvs_ipc_server.name), 0) !=
+			sizeof(nvs_ipc_server.name) ||
+		syscall(SYS_getrandom, nvs_ipc_server.secret, sizeof(nvs_ipc_server.secret), 0) !=
+			sizeof(nvs_ipc_server.secret))
 		return false;
-	server.listener = nvs_ipc_listen(server.name);
-	if (server.listener < 0)
+	nvs_ipc_server.listener = nvs_ipc_listen(nvs_ipc_server.name);
+	if (nvs_ipc_server.listener < 0)
 		return false;
 	pthread_once(&once, register_end_of_server);
-	server.running = nvs_helper_start(serve_peers);
-	if (!server.running) {
-		close(server.listener);
-		server.listener = -1;
+	nvs_ipc_server.running = nvs_helper_start(serve_peers);
+	if (!nvs_ipc_server.running) {
+		close(nvs_ipc_server.listener);
+		nvs_ipc_server.listener = -1;
 		errno = EAGAIN;
 	}
-	return server.running;
+	return nvs_ipc_server.running;
 }
 
 bool nvs_ipc_serve(uint8_t name[NVS_IPC_SECRET], uint8_t secret[NVS_IPC_SECRET])
 {
-	pthread_mutex_lock(&server.lock);
-	bool runs = server.running || start_server();
-	memcpy(name, server.name, NVS_IPC_SECRET);
-	memcpy(secret, server.secret, NVS_IPC_SECRET);
-	pthread_mutex_unlock(&server.lock);
+	pthread_mutex_lock(&nvs_ipc_server.lock);
+	bool runs = nvs_ipc_server.running || start_server();
+	memcpy(name, nvs_ipc_server.name, NVS_IPC_SECRET);
+	memcpy(secret, nvs_ipc_server.secret, NVS_IPC_SECRET);
+	pthread_mutex_unlock(&nvs_ipc_server.lock);
 	return runs;
 }
 
 bool nvs_ipc_is_own(const uint8_t name[NVS_IPC_SECRET])
 {
-	pthread_mutex_lock(&server.lock);
-	bool own = server.running && memcmp(name, server.name, NVS_IPC_SECRET) == 0;
-	pthread_mutex_unlock(&server.lock);
+	pthread_mutex_lock(&nvs_ipc_server.lock);
+	bool own = nvs_ipc_server.running && memcmp(name, nvs_ipc_server.name, NVS_IPC_SECRET) == 0;
+	pthread_mutex_unlock(&nvs_ipc_server.lock);
 	return own;
 }
 
 /* The child has all of these open too, and must neither answer in its parent's place nor keep the memory alive. */
 void nvs_ipc_server_after_fork(void)
 {
-	pthread_mutex_init(&server.lock, NULL);
-	if (server.listener >= 0)
-		close(server.listener);
+	pthread_mutex_init(&nvs_ipc_server.lock, NULL);
+	if (nvs_ipc_server.listener >= 0)
+		close(nvs_ipc_server.listener);
 	for (uint32_t i = 0; i < peer_count; i++)
 		close(peer_sockets[i].fd);
 	drop_descriptors();
 	peer_count = 0;
-	server.listener = -1;
-	server.running = false;
+	nvs_ipc_server.listener = -1;
+	nvs_ipc_server.running = false;
 }

@@ -7,10 +7,9 @@
 #include "base/log.h"
 #include "gate/streams.h"
 
-#define IDLE_NS NVS_NS_PER_MS       /* a gap this long is not used time; in a turn with a length it ends the turn */
-#define WAKE_NS (5 * NVS_NS_PER_MS) /* those who waited need so long at most to submit something */
-#define STUCK_NS NVS_NS_PER_S       /* after that the end of work is not waited for any more */
-#define TELL_EVERY_NS NVS_NS_PER_S  /* while it runs on */
+#define IDLE_NS NVS_NS_PER_MS      /* a gap this long is not used time; in a turn with a length it ends the turn */
+#define STUCK_NS NVS_NS_PER_S      /* after that the end of work is not waited for any more */
+#define TELL_EVERY_NS NVS_NS_PER_S /* while it runs on */
 #define OVERRUN_NS (5 * NVS_NS_PER_MS)
 #define FLAGS_SPIN_NS (20 * NVS_NS_PER_US)
 #define SOON_NS (50 * NVS_NS_PER_US)
@@ -20,8 +19,6 @@
 #define CLOSER_EVERY_NS (2 * NVS_NS_PER_MS)
 #define RARELY_NS (8 * NVS_NS_PER_MS) /* where more than that may be in flight */
 #define LAG_NS (4 * NVS_NS_PER_MS)    /* used time that may turn out to be a gap is not told yet */
-#define UNSEEN_NS                                                                                                      \
-	(2 * NVS_NS_PER_MS) /* so long at most passes unseen: who waited wakes up, work ends between two looks */
 
 static enum { NONE, RUNNING, CLOSING } phase;
 static bool leftover;   /* work from before the next turn may still run in it */
@@ -165,7 +162,7 @@ static uint64_t used_in_all(enum nvs_turn_reason reason, uint64_t end)
 	uint64_t used = used_until(end);
 	bool at_work = phase == CLOSING && turn.recorded && !turn.joined && turn.used == 0;
 	uint64_t span = at_work && (reason == NVS_TURN_ENDED || reason == NVS_TURN_TOLD) ? nvs_pace_span() : 0;
-	return span != 0 && used > UNSEEN_NS ? between(span, used - UNSEEN_NS, used) : used;
+	return span != 0 && used > NVS_UNSEEN_NS ? between(span, used - NVS_UNSEEN_NS, used) : used;
 }
 
 /* All has ended, at that time; or is not waited for any more. */
@@ -452,7 +449,7 @@ static uint64_t follow_running(uint64_t now, uint64_t end)
 	uint64_t next = next_look(now), idle = nvs_gate_idle_since();
 	/* Who waits for the GPU to catch up is about to wake, and submits more, unless its host hesitates. */
 	bool wakes = turn.submissions == turn.begun_with || nvs_pace_waiting() != 0;
-	uint64_t patience = wakes ? WAKE_NS : IDLE_NS;
+	uint64_t patience = wakes ? NVS_WAKE_NS : IDLE_NS;
 	if (idle == 0 || now < idle + patience) {
 		uint64_t used = used_until(now);
 		account_used(used > LAG_NS ? used - LAG_NS : 0);

@@ -8,6 +8,8 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "base/clock.h"
+#include "gate/gate.h"
 #include "gate/meter.h"
 #include "nvshare_protocol.h"
 
@@ -89,6 +91,7 @@ struct nvs_link {
 	struct nvs_waiter *waiters;
 	_Atomic bool wanted; /* a submitter waits at the gate */
 	_Atomic bool asleep; /* the thread waits for something to happen */
+	uint64_t meter_at;   /* when it looks at submissions next, ns; 0: it was just woken. Link thread only */
 };
 
 extern struct nvs_link nvs_link __attribute__((visibility("hidden")));
@@ -106,6 +109,11 @@ bool nvs_link_send(uint16_t type, const void *payload, size_t size);
 bool nvs_link_send_locked(uint16_t type, const void *payload, size_t size);
 
 /* ---- link/compute.c: compute turns, below the grants; link thread only ---- */
+
+#define NVS_WAKE_NS (5 * NVS_NS_PER_MS) /* a thread that waited submits something within this time */
+#define NVS_UNSEEN_NS                                                                                                  \
+	(2 * NVS_NS_PER_MS) /* at most so much passes unseen: a waiter wakes up, work ends between two looks */
+
 void nvs_compute_terms(struct nvs_gpu *gpu, const struct nvs_terms *message);
 void nvs_compute_given(struct nvs_gpu *gpu, const struct nvs_turn_ok *message);
 void nvs_compute_told(struct nvs_gpu *gpu, const struct nvs_end_turn *message);
@@ -148,6 +156,8 @@ void nvs_turn_after_fork(void);
 /* ---- link/thread.c ---- */
 void *nvs_link_thread(void *unused);
 void nvs_link_thread_after_fork(void);
+/* Follow submissions no more until the next one, if there were `submissions` so far. */
+void nvs_link_fall_asleep(uint64_t submissions);
 /* Tell the scheduler what was released, at once; the lock is held. */
 void nvs_link_send_memory(struct nvs_gpu *gpu);
 

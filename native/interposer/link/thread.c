@@ -37,7 +37,7 @@ static struct {
 	uint64_t retry_at, retry_wait;
 	bool never_retry;
 	uint32_t core_limit;
-	uint64_t meter_at, meter_wait;
+	uint64_t meter_wait;
 	int meter_quiet;
 	uint64_t meter_submissions;
 	uint64_t usage_at;
@@ -448,9 +448,9 @@ static void send_usage(uint64_t now)
 
 /* What comes next wakes this thread, for the gate has a new word: all go the slow way once. What came under the old one
  * since `submissions` were counted does so here. */
-static void fall_asleep(uint64_t submissions)
+void nvs_link_fall_asleep(uint64_t submissions)
 {
-	thread.meter_at = 0;
+	nvs_link.meter_at = 0;
 	nvs_gate_look_closer();
 	atomic_store(&nvs_link.asleep, true);
 	if (!nvs_gate_quiet() || nvs_gate_submissions() != submissions)
@@ -462,12 +462,12 @@ static void follow(uint64_t now)
 {
 	if (atomic_load(&nvs_link.asleep))
 		return;
-	if (thread.meter_at == 0) { /* just woken */
+	if (nvs_link.meter_at == 0) { /* just woken */
 		thread.meter_wait = METER_FIRST_NS;
 		thread.meter_quiet = 0;
-		thread.meter_at = now + thread.meter_wait;
+		nvs_link.meter_at = now + thread.meter_wait;
 	}
-	if (now < thread.meter_at)
+	if (now < nvs_link.meter_at)
 		return;
 	nvs_meter_poll();
 	uint64_t submissions = nvs_gate_submissions();
@@ -481,9 +481,9 @@ static void follow(uint64_t now)
 		send_usage(now);
 	uint64_t longest = nvs_gate_state() == NVS_GATE_PACED ? METER_PACED_NS : METER_LAST_NS;
 	thread.meter_wait = thread.meter_wait * 2 < longest ? thread.meter_wait * 2 : longest;
-	thread.meter_at = now + thread.meter_wait;
+	nvs_link.meter_at = now + thread.meter_wait;
 	if (thread.meter_quiet >= METER_QUIET_ROUNDS)
-		fall_asleep(submissions);
+		nvs_link_fall_asleep(submissions);
 }
 
 /* ---- the loop ---- */
@@ -535,7 +535,7 @@ static uint64_t do_what_is_due(void)
 	next = nvs_earlier(next, send_due_memory(now));
 	follow(now);
 	if (!atomic_load(&nvs_link.asleep))
-		next = nvs_earlier(next, thread.meter_at);
+		next = nvs_earlier(next, nvs_link.meter_at);
 	if (nvs_link.fd < 0 && !thread.never_retry)
 		next = nvs_earlier(next, thread.retry_at);
 	else if (registering)

@@ -9,6 +9,7 @@
 #include "memory/array_size.h"
 #include "memory/memory.h"
 #include "memory/ordered/ordered.h"
+#include "memory/state.h"
 #include "memory/swap/residency.h"
 #include "resolve/context.h"
 #include "resolve/resolve.h"
@@ -23,8 +24,8 @@ struct counted {
 };
 
 static pthread_mutex_t counted_lock = PTHREAD_MUTEX_INITIALIZER;
-static void *by_key; /* a balanced tree (tsearch) of struct counted */
-static struct counted *counted_list;
+void *nvs_counted_tree;
+struct counted *nvs_counted_list;
 
 /* ---- what is remembered ---- */
 
@@ -39,25 +40,25 @@ static int compare_keys(const void *left, const void *right)
 /* Under the lock. */
 static bool insert(struct counted *entry)
 {
-	struct counted **node = tsearch(entry, &by_key, compare_keys);
+	struct counted **node = tsearch(entry, &nvs_counted_tree, compare_keys);
 	if (node == NULL || *node != entry)
 		return false;
 	entry->previous = NULL;
-	entry->next = counted_list;
-	if (counted_list != NULL)
-		counted_list->previous = entry;
-	counted_list = entry;
+	entry->next = nvs_counted_list;
+	if (nvs_counted_list != NULL)
+		nvs_counted_list->previous = entry;
+	nvs_counted_list = entry;
 	return true;
 }
 
 /* Under the lock. */
 static void take_out(struct counted *entry)
 {
-	tdelete(entry, &by_key, compare_keys);
+	tdelete(entry, &nvs_counted_tree, compare_keys);
 	if (entry->previous != NULL)
 		entry->previous->next = entry->next;
 	else
-		counted_list = entry->next;
+		nvs_counted_list = entry->next;
 	if (entry->next != NULL)
 		entry->next->previous = entry->previous;
 }
@@ -67,7 +68,7 @@ static struct counted *take(enum nvs_counted_kind kind, uint64_t key)
 {
 	struct counted wanted = {.kind = kind, .key = key};
 	pthread_mutex_lock(&counted_lock);
-	struct counted **node = tfind(&wanted, &by_key, compare_keys);
+	struct counted **node = tfind(&wanted, &nvs_counted_tree, compare_keys);
 	struct counted *entry = node != NULL ? *node : NULL;
 	if (entry != NULL)
 		take_out(entry);
@@ -161,7 +162,7 @@ void nvs_counted_context_gone(CUcontext context)
 {
 	struct counted *gone = NULL;
 	pthread_mutex_lock(&counted_lock);
-	for (struct counted *each = counted_list, *next; each != NULL; each = next) {
+	for (struct counted *each = nvs_counted_list, *next; each != NULL; each = next) {
 		next = each->next;
 		if (each->context != context || each->kind == NVS_COUNTED_HANDLE)
 			continue;
@@ -180,8 +181,8 @@ void nvs_counted_context_gone(CUcontext context)
 void nvs_counted_after_fork(void)
 {
 	pthread_mutex_init(&counted_lock, NULL);
-	by_key = NULL;
-	counted_list = NULL;
+	nvs_counted_tree = NULL;
+	nvs_counted_list = NULL;
 }
 
 /* ---- managed and stream-ordered memory ---- */

@@ -18,6 +18,7 @@
 #include "memory/counted.h"
 #include "memory/ordered/ordered.h"
 #include "memory/slab.h"
+#include "memory/state.h"
 #include "memory/swap/backing.h"
 #include "memory/swap/hostmem.h"
 #include "memory/swap/mover.h"
@@ -32,7 +33,6 @@
 /* An allocation that would fail waits longer for what is parked. */
 #define SHORTAGE_WAIT_MS 10000
 
-#define PARKED_PIECES 64
 #define PITCH 512u
 
 /* Held by the one thread that drains for what is parked, while it waits. Neither submitting nor the link takes it. */
@@ -55,7 +55,7 @@ static bool enough_parked(void)
 {
 	size_t count, bytes;
 	nvs_table_parked(&count, &bytes);
-	return count >= PARKED_PIECES || bytes > NVS_SLAB_LARGEST;
+	return count >= NVS_PARKED_PIECES || bytes > NVS_SLAB_LARGEST;
 }
 
 static bool any_parked(void)

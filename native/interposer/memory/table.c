@@ -5,10 +5,11 @@
 #include <stdlib.h>
 
 #include "base/ranges.h"
+#include "memory/state.h"
 
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
-static void *by_address; /* a balanced tree (tsearch) of struct nvs_allocation */
-static struct nvs_allocation *allocations;
+void *nvs_allocation_tree;
+struct nvs_allocation *nvs_allocation_list;
 static struct nvs_allocation *parked;
 static size_t parked_count, parked_bytes;
 
@@ -22,7 +23,7 @@ _Static_assert(offsetof(struct nvs_allocation, base) == offsetof(struct nvs_rang
 static struct nvs_allocation *find_allocation(CUdeviceptr p)
 {
 	struct nvs_range key = {.base = p, .size = 1};
-	struct nvs_allocation **node = tfind(&key, &by_address, nvs_compare_ranges);
+	struct nvs_allocation **node = tfind(&key, &nvs_allocation_tree, nvs_compare_ranges);
 	return node != NULL ? *node : NULL;
 }
 
@@ -31,15 +32,15 @@ bool nvs_table_insert(struct nvs_allocation *allocation)
 	if (!allocation->is_view)
 		allocation->home = allocation->base;
 	pthread_mutex_lock(&table_lock);
-	struct nvs_allocation **node = tsearch(allocation, &by_address, nvs_compare_ranges);
+	struct nvs_allocation **node = tsearch(allocation, &nvs_allocation_tree, nvs_compare_ranges);
 	bool inserted = node != NULL && *node == allocation;
 	if (inserted) {
 		allocation->id = next_id++;
 		allocation->previous = NULL;
-		allocation->next = allocations;
-		if (allocations != NULL)
-			allocations->previous = allocation;
-		allocations = allocation;
+		allocation->next = nvs_allocation_list;
+		if (nvs_allocation_list != NULL)
+			nvs_allocation_list->previous = allocation;
+		nvs_allocation_list = allocation;
 	}
 	pthread_mutex_unlock(&table_lock);
 	return inserted;
@@ -102,7 +103,7 @@ enum nvs_parking nvs_table_park_import(CUdeviceptr p)
 void nvs_table_park_context(CUcontext context)
 {
 	pthread_mutex_lock(&table_lock);
-	for (struct nvs_allocation *each = allocations; each != NULL; each = each->next)
+	for (struct nvs_allocation *each = nvs_allocation_list; each != NULL; each = each->next)
 		if (each->context == context && !each->parked)
 			park(each);
 	pthread_mutex_unlock(&table_lock);
@@ -140,11 +141,11 @@ void nvs_table_put_back_parked(struct nvs_allocation *list)
 void nvs_table_remove(struct nvs_allocation *allocation)
 {
 	pthread_mutex_lock(&table_lock);
-	tdelete(allocation, &by_address, nvs_compare_ranges);
+	tdelete(allocation, &nvs_allocation_tree, nvs_compare_ranges);
 	if (allocation->previous != NULL)
 		allocation->previous->next = allocation->next;
 	else
-		allocations = allocation->next;
+		nvs_allocation_list = allocation->next;
 	if (allocation->next != NULL)
 		allocation->next->previous = allocation->previous;
 	pthread_mutex_unlock(&table_lock);
@@ -154,7 +155,7 @@ void nvs_table_remove(struct nvs_allocation *allocation)
 void nvs_table_after_fork(void)
 {
 	pthread_mutex_init(&table_lock, NULL);
-	by_address = NULL;
-	allocations = parked = NULL;
+	nvs_allocation_tree = NULL;
+	nvs_allocation_list = parked = NULL;
 	parked_count = parked_bytes = 0;
 }

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = sorted(path.stem for path in (ROOT / "tests" / "native").glob("test_*.c"))
 OPTIONS = {
     "address,undefined": {
-        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
+        "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     },
     "thread": {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"},

@@ -12,7 +12,7 @@
 
 /* ---- classes of size ---- */
 
-static unsigned class_of(uint64_t size)
+unsigned nvs_block_class(uint64_t size)
 {
 	uint64_t units = size / NVS_BLOCK_UNIT;
 	if (units < 16)
@@ -39,7 +39,7 @@ static unsigned filled_from(const struct nvs_shelf *shelf, unsigned class)
 
 static void put_on_shelf(struct nvs_shelf *shelf, struct nvs_block *block, uint64_t epoch)
 {
-	unsigned class = class_of(block->size);
+	unsigned class = nvs_block_class(block->size);
 	struct nvs_block **first = &shelf->first[class];
 	block->shelf = shelf;
 	block->epoch = epoch;
@@ -85,7 +85,7 @@ static struct nvs_block *best_of(struct nvs_block *list, uint64_t size, unsigned
 /* Every block of a larger class fits; in the class itself some may be too small. */
 static struct nvs_block *find_fit(const struct nvs_shelf *shelf, uint64_t size)
 {
-	unsigned class = class_of(size);
+	unsigned class = nvs_block_class(size);
 	struct nvs_block *found = best_of(shelf->first[class], size, A_FEW);
 	if (found != NULL)
 		return found;

@@ -36,6 +36,9 @@ struct nvs_block {
 	unsigned class;                    /* on a shelf: of its size */
 };
 
+/* The class of a size. */
+unsigned nvs_block_class(uint64_t size);
+
 /* Free blocks by class of size. All zero: empty. */
 struct nvs_shelf {
 	uint64_t bytes;

@@ -11,6 +11,7 @@
 #include "memory/swap/hostmem.h"
 #include "memory/swap/mover.h"
 #include "memory/swap/residency.h"
+#include "memory/swap/state.h"
 
 #define UNIFIED_GRANULARITY ((size_t)2 << 20)
 
@@ -22,7 +23,7 @@ struct kind {
 
 static pthread_mutex_t kinds_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kind kinds[NVS_MAX_DEVICES]; /* written once each, under the lock */
-static _Atomic uint64_t kinds_known;       /* bit per device */
+_Atomic uint64_t nvs_kinds_known;
 
 static struct kind choose(CUdevice device)
 {
@@ -46,11 +47,11 @@ static const struct kind *kind_of(CUdevice device)
 	static const struct kind none = {NULL, 1};
 	if (!nvs_is_managed(device))
 		return &none;
-	if ((atomic_load(&kinds_known) & 1ull << device) == 0) {
+	if ((atomic_load(&nvs_kinds_known) & 1ull << device) == 0) {
 		pthread_mutex_lock(&kinds_lock);
-		if ((atomic_load(&kinds_known) & 1ull << device) == 0)
+		if ((atomic_load(&nvs_kinds_known) & 1ull << device) == 0)
 			kinds[device] = choose(device);
-		atomic_fetch_or(&kinds_known, 1ull << device);
+		atomic_fetch_or(&nvs_kinds_known, 1ull << device);
 		pthread_mutex_unlock(&kinds_lock);
 	}
 	return &kinds[device];
@@ -87,7 +88,7 @@ static CUresult set_aside(struct nvs_backing *backing, bool resident)
 static struct nvs_backing *plan(
 	const struct kind *kind, CUdevice device, size_t size, bool shared, const CUmemAllocationProp *prop)
 {
-	size_t count = (size + NVS_CHUNK_BYTES - 1) / NVS_CHUNK_BYTES;
+	size_t count = (size + nvs_chunk_bytes - 1) / nvs_chunk_bytes;
 	struct nvs_backing *backing = calloc(1, sizeof(*backing) + count * sizeof(backing->chunks[0]));
 	if (backing == NULL)
 		return NULL;
@@ -99,7 +100,7 @@ static struct nvs_backing *plan(
 		backing->prop = *prop;
 	backing->chunk_count = count;
 	for (size_t i = 0; i < count; i++)
-		backing->chunks[i].size = i + 1 < count ? NVS_CHUNK_BYTES : size - i * NVS_CHUNK_BYTES;
+		backing->chunks[i].size = i + 1 < count ? nvs_chunk_bytes : size - i * nvs_chunk_bytes;
 	return backing;
 }
 

@@ -14,9 +14,7 @@
 
 /* Larger backings are cut into chunks of this size, so that a part can be moved without waiting for the whole. Creating
  * and mapping costs per chunk, not per byte: at this size it is a few percent of the copy that a move needs. */
-#ifndef NVS_CHUNK_BYTES
-#define NVS_CHUNK_BYTES (128ull << 20)
-#endif
+extern const size_t nvs_chunk_bytes __attribute__((visibility("hidden")));
 
 /* Where a chunk's contents are, and whether its addresses work. */
 enum nvs_chunk_state {
@@ -94,7 +92,7 @@ struct nvs_backing {
 
 static inline CUdeviceptr nvs_chunk_address(const struct nvs_backing *backing, size_t index)
 {
-	return backing->base + index * NVS_CHUNK_BYTES;
+	return backing->base + index * nvs_chunk_bytes;
 }
 
 /* Can this device's memory be backed by us? False: the driver or the card can do neither. */
@@ -131,7 +129,7 @@ CUresult nvs_mapped_hide(const struct nvs_backing *backing, const struct nvs_vie
 /* How much of a chunk a view shows. */
 static inline size_t nvs_view_part(const struct nvs_backing *backing, const struct nvs_view *view, size_t index)
 {
-	size_t before = index * NVS_CHUNK_BYTES, size = backing->chunks[index].size;
+	size_t before = index * nvs_chunk_bytes, size = backing->chunks[index].size;
 	if (view->at.size <= before)
 		return 0;
 	return view->at.size - before < size ? view->at.size - before : size;

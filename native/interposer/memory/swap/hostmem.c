@@ -11,6 +11,7 @@
 #include "base/env.h"
 #include "base/helper_thread.h"
 #include "base/log.h"
+#include "memory/swap/state.h"
 #include "resolve/resolve.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -23,12 +24,12 @@
 #define REGISTER_PORTABLE 1u /* page-locked for all contexts */
 
 static pthread_mutex_t buffers_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct nvs_host_buffer *buffers; /* under the lock */
-/* Set aside and not yet populated: not seen in what the system calls used. */
-static _Atomic uint64_t promised_bytes;
-static _Atomic uint64_t populated_bytes; /* the buffers that have their pages */
+struct nvs_host_buffer *nvs_host_buffers;
+_Atomic uint64_t nvs_host_promised;
+static _Atomic uint64_t populated_bytes; /* the nvs_host_buffers that have their pages */
 
-/* A simulated card's buffers have no pages that the system could see: there the memory is what the simulation says. */
+/* A simulated card's nvs_host_buffers have no pages that the system could see: there the memory is what the simulation
+ * says. */
 static uint64_t room_left(void)
 {
 	const struct nvs_env *env = nvs_env();
@@ -43,7 +44,7 @@ static uint64_t room_left(void)
 /* Counted first and looked at then, so that of two threads that ask at once not both get the same bytes. */
 bool nvs_host_promise(uint64_t bytes)
 {
-	uint64_t promised = atomic_fetch_add(&promised_bytes, bytes), room = room_left();
+	uint64_t promised = atomic_fetch_add(&nvs_host_promised, bytes), room = room_left();
 	if (promised <= room && bytes <= room - promised)
 		return true;
 	nvs_host_forgive(bytes);
@@ -52,7 +53,7 @@ bool nvs_host_promise(uint64_t bytes)
 
 void nvs_host_forgive(uint64_t bytes)
 {
-	atomic_fetch_sub(&promised_bytes, bytes);
+	atomic_fetch_sub(&nvs_host_promised, bytes);
 }
 
 /* ---- pages ---- */
@@ -113,7 +114,8 @@ static void populate(struct nvs_host_buffer *buffer)
 {
 	struct part parts[THREADS_MAX];
 	size_t limit = nvs_env()->simulated ? 0 : thread_count(), count = 0;
-	/* A simulated card keeps uniform contents sparse, in buffers too: their pages come when something is written.
+	/* A simulated card keeps uniform contents sparse, in nvs_host_buffers too: their pages come when something is
+	 * written.
 	 */
 	if (limit == 0)
 		buffer->populated = buffer->size;
@@ -135,15 +137,15 @@ static void populate(struct nvs_host_buffer *buffer)
 	}
 }
 
-/* ---- buffers ---- */
+/* ---- nvs_host_buffers ---- */
 
 static void link_buffer(struct nvs_host_buffer *buffer)
 {
 	pthread_mutex_lock(&buffers_lock);
-	buffer->next = buffers;
-	if (buffers != NULL)
-		buffers->previous = buffer;
-	buffers = buffer;
+	buffer->next = nvs_host_buffers;
+	if (nvs_host_buffers != NULL)
+		nvs_host_buffers->previous = buffer;
+	nvs_host_buffers = buffer;
 	pthread_mutex_unlock(&buffers_lock);
 }
 
@@ -153,7 +155,7 @@ static void unlink_buffer(struct nvs_host_buffer *buffer)
 	if (buffer->previous != NULL)
 		buffer->previous->next = buffer->next;
 	else
-		buffers = buffer->next;
+		nvs_host_buffers = buffer->next;
 	if (buffer->next != NULL)
 		buffer->next->previous = buffer->previous;
 	pthread_mutex_unlock(&buffers_lock);
@@ -240,7 +242,7 @@ void nvs_host_free(struct nvs_host_buffer *buffer)
 void nvs_host_context_ends(CUcontext context)
 {
 	pthread_mutex_lock(&buffers_lock);
-	for (struct nvs_host_buffer *each = buffers; each != NULL; each = each->next)
+	for (struct nvs_host_buffer *each = nvs_host_buffers; each != NULL; each = each->next)
 		if (each->registered_in == context)
 			unlock_pages(each);
 	pthread_mutex_unlock(&buffers_lock);
@@ -250,7 +252,7 @@ void nvs_host_context_ends(CUcontext context)
 void nvs_host_after_fork(void)
 {
 	pthread_mutex_init(&buffers_lock, NULL);
-	buffers = NULL;
-	atomic_store(&promised_bytes, 0);
+	nvs_host_buffers = NULL;
+	atomic_store(&nvs_host_promised, 0);
 	atomic_store(&populated_bytes, 0);
 }

@@ -9,12 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "memory/swap/state.h"
+
 #define MIB (1ull << 20)
 #define HEADROOM_MIN (64 * MIB)
 #define HEADROOM_MAX (1024 * MIB)
 #define NO_LIMIT (1ull << 60) /* what control groups without a limit say is above */
 
-static const char *proc_root = "/proc", *group_root = "/sys/fs/cgroup";
+const char *nvs_proc_root = "/proc", *nvs_group_root = "/sys/fs/cgroup";
 
 /* Reads a small file; empty when it cannot be read. */
 static void read_text(const char *path, char *text, size_t size)
@@ -52,7 +54,7 @@ static uint64_t host_room(void)
 {
 	char path[256], text[4096];
 	uint64_t available, total;
-	snprintf(path, sizeof(path), "%s/meminfo", proc_root);
+	snprintf(path, sizeof(path), "%s/meminfo", nvs_proc_root);
 	read_text(path, text, sizeof(text));
 	if (!find_number(text, "MemAvailable:", &available) || !find_number(text, "MemTotal:", &total))
 		return UINT64_MAX;
@@ -114,7 +116,7 @@ uint64_t nvs_host_room(void)
 {
 	char path[256], text[4096], root[256];
 	uint64_t room = host_room();
-	snprintf(path, sizeof(path), "%s/self/cgroup", proc_root);
+	snprintf(path, sizeof(path), "%s/self/cgroup", nvs_proc_root);
 	read_text(path, text, sizeof(text));
 	for (char *save, *line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save)) {
 		char *controllers = strchr(line, ':'),
@@ -125,7 +127,7 @@ uint64_t nvs_host_room(void)
 		bool is_version1 = strstr(controllers + 1, "memory") != NULL;
 		if (!is_version1 && controllers[1] != '\0')
 			continue;
-		snprintf(root, sizeof(root), "%s%s", group_root, is_version1 ? "/memory" : "");
+		snprintf(root, sizeof(root), "%s%s", nvs_group_root, is_version1 ? "/memory" : "");
 		room = smaller(room,
 			tree_room(root, strcmp(group, "/") != 0 ? group : "", is_version1 ? &version1 : &version2));
 	}

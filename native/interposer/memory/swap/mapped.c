@@ -14,10 +14,6 @@
 #include "memory/swap/residency.h"
 #include "resolve/resolve.h"
 
-#define ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED 102
-#define ATTRIBUTE_DESCRIPTORS_SUPPORTED 103
-#define ATTRIBUTE_RDMA_WITH_VIRTUAL_MEMORY 110
-
 /* The driver frees the memory of a process that died a little later; the scheduler looks once a second what contexts
  * take. */
 #define ROOM_WAIT_NS (2 * NVS_NS_PER_S)
@@ -33,7 +29,7 @@ static bool has_attribute(CUdevice device, int attribute)
 bool nvs_mapped_exportable(CUdevice device)
 {
 	return nvs_real.cuMemExportToShareableHandle != NULL && nvs_real.cuMemImportFromShareableHandle != NULL &&
-	       has_attribute(device, ATTRIBUTE_DESCRIPTORS_SUPPORTED);
+	       has_attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
 }
 
 /* Also what cuMemAlloc gives: memory that other processes and network cards can reach, where card and driver can do
@@ -44,7 +40,8 @@ static CUmemAllocationProp properties(CUdevice device)
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 		.requestedHandleTypes = nvs_mapped_exportable(device) ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0,
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
-		.allocFlags.gpuDirectRDMACapable = has_attribute(device, ATTRIBUTE_RDMA_WITH_VIRTUAL_MEMORY),
+		.allocFlags.gpuDirectRDMACapable =
+			has_attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
 	};
 }
 
@@ -59,7 +56,8 @@ static bool driver_has_virtual_memory(void)
 size_t nvs_mapped_granularity(CUdevice device)
 {
 	size_t granularity = 0;
-	if (!driver_has_virtual_memory() || !has_attribute(device, ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED))
+	if (!driver_has_virtual_memory() ||
+		!has_attribute(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
 		return 0;
 	CUmemAllocationProp prop = properties(device);
 	CUresult result = nvs_real.cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
@@ -118,7 +116,7 @@ static CUresult map_chunk(struct nvs_backing *backing, size_t index)
 
 CUresult nvs_mapped_show(const struct nvs_backing *backing, const struct nvs_view *view, size_t index)
 {
-	CUdeviceptr at = view->at.base + index * NVS_CHUNK_BYTES;
+	CUdeviceptr at = view->at.base + index * nvs_chunk_bytes;
 	size_t part = nvs_view_part(backing, view, index);
 	if (part == 0)
 		return CUDA_SUCCESS;
@@ -134,7 +132,7 @@ CUresult nvs_mapped_show(const struct nvs_backing *backing, const struct nvs_vie
 CUresult nvs_mapped_hide(const struct nvs_backing *backing, const struct nvs_view *view, size_t index)
 {
 	size_t part = nvs_view_part(backing, view, index);
-	return part > 0 ? nvs_real.cuMemUnmap(view->at.base + index * NVS_CHUNK_BYTES, part) : CUDA_SUCCESS;
+	return part > 0 ? nvs_real.cuMemUnmap(view->at.base + index * nvs_chunk_bytes, part) : CUDA_SUCCESS;
 }
 
 /* In the views before `end`; NULL: all. */

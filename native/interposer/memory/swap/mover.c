@@ -22,7 +22,7 @@
 #include "resolve/resolve.h"
 
 #define DEPTH 16u                             /* chunks under way in one direction */
-#define UNDER_WAY_BYTES (3 * NVS_CHUNK_BYTES) /* or that much: what comes after it waits */
+#define UNDER_WAY_BYTES (3 * nvs_chunk_bytes) /* or that much: what comes after it waits */
 #define POLL_NS (100 * NVS_NS_PER_US)         /* a chunk takes milliseconds */
 #define REFUSED_FIRST_NS NVS_NS_PER_MS        /* the card was full: try again after that, then twice as long, */
 #define REFUSED_LAST_NS NVS_NS_PER_S          /* up to this */

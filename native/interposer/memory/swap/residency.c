@@ -1,4 +1,4 @@
-#include "memory/swap/residency_state.h"
+#include "memory/swap/state.h"
 
 #include <stdlib.h>
 
@@ -431,7 +431,7 @@ bool nvs_residency_is_away(CUdevice device, CUdeviceptr p)
 	bool any = nvs_holdings.devices[device].absent > 0 && !nvs_holdings.devices[device].unified;
 	for (struct nvs_backing *each = any ? nvs_holdings.backings : NULL; each != NULL; each = each->next)
 		if (p >= each->base && p < each->base + each->size)
-			away = !nvs_chunk_is_mapped(&each->chunks[(p - each->base) / NVS_CHUNK_BYTES]);
+			away = !nvs_chunk_is_mapped(&each->chunks[(p - each->base) / nvs_chunk_bytes]);
 	nvs_holdings_unlock();
 	return away;
 }

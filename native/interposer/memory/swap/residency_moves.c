@@ -1,5 +1,5 @@
 /* Which chunk moves next, and what its state is on the way. */
-#include "memory/swap/residency_state.h"
+#include "memory/swap/state.h"
 
 #include "base/clock.h"
 #include "base/devices.h"

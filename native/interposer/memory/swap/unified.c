@@ -7,8 +7,6 @@
 #include "memory/swap/residency.h"
 #include "resolve/resolve.h"
 
-#define ATTRIBUTE_MANAGED_MEMORY 83
-#define ATTRIBUTE_CONCURRENT_MANAGED_ACCESS 89
 #define ATTACH_GLOBAL 1u
 #define CPU (-1)
 
@@ -18,8 +16,9 @@ bool nvs_unified_supported(CUdevice device)
 	if (nvs_real.cuMemAllocManaged == NULL || nvs_real.cuDeviceGetAttribute == NULL ||
 		(nvs_real.cuMemPrefetchAsync == NULL && nvs_real.cuMemPrefetchAsync_v2 == NULL))
 		return false;
-	return nvs_real.cuDeviceGetAttribute(&managed, ATTRIBUTE_MANAGED_MEMORY, device) == CUDA_SUCCESS && managed &&
-	       nvs_real.cuDeviceGetAttribute(&concurrent, ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, device) ==
+	return nvs_real.cuDeviceGetAttribute(&managed, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, device) == CUDA_SUCCESS &&
+	       managed &&
+	       nvs_real.cuDeviceGetAttribute(&concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, device) ==
 		       CUDA_SUCCESS &&
 	       concurrent;
 }

@@ -3,9 +3,9 @@
 #include <search.h>
 #include <stdlib.h>
 
-/* Balanced trees (tsearch). */
-static void *mappings; /* of struct nvs_mapping */
-static void *reserved; /* of struct nvs_range */
+#include "memory/virtual/state.h"
+
+void *nvs_mapping_tree, *nvs_reserved_tree;
 
 static void *find_range(void *const *tree, CUdeviceptr p, size_t n)
 {
@@ -16,30 +16,30 @@ static void *find_range(void *const *tree, CUdeviceptr p, size_t n)
 
 bool nvs_mappings_add(struct nvs_mapping *mapping)
 {
-	struct nvs_mapping **node = tsearch(mapping, &mappings, nvs_compare_ranges);
+	struct nvs_mapping **node = tsearch(mapping, &nvs_mapping_tree, nvs_compare_ranges);
 	return node != NULL && *node == mapping;
 }
 
 void nvs_mappings_remove(struct nvs_mapping *mapping)
 {
-	tdelete(mapping, &mappings, nvs_compare_ranges);
+	tdelete(mapping, &nvs_mapping_tree, nvs_compare_ranges);
 }
 
 struct nvs_mapping *nvs_mappings_at(CUdeviceptr p)
 {
-	return find_range(&mappings, p, 1);
+	return find_range(&nvs_mapping_tree, p, 1);
 }
 
 bool nvs_mappings_any(CUdeviceptr p, size_t n)
 {
-	return find_range(&mappings, p, n) != NULL;
+	return find_range(&nvs_mapping_tree, p, n) != NULL;
 }
 
 struct nvs_mapping *nvs_mappings_first(CUdeviceptr p, CUdeviceptr end)
 {
 	struct nvs_mapping *first = NULL;
 	while (p < end) {
-		struct nvs_mapping *before = find_range(&mappings, p, end - p);
+		struct nvs_mapping *before = find_range(&nvs_mapping_tree, p, end - p);
 		if (before == NULL)
 			break;
 		first = before;
@@ -69,29 +69,29 @@ void nvs_reserved_add(CUdeviceptr p, size_t n)
 	if (range == NULL)
 		return;
 	*range = (struct nvs_range){.base = p, .size = n};
-	struct nvs_range **node = tsearch(range, &reserved, nvs_compare_ranges);
+	struct nvs_range **node = tsearch(range, &nvs_reserved_tree, nvs_compare_ranges);
 	if (node == NULL || *node != range)
 		free(range);
 }
 
 bool nvs_reserved_remove(CUdeviceptr p, size_t n)
 {
-	struct nvs_range *range = find_range(&reserved, p, 1);
+	struct nvs_range *range = find_range(&nvs_reserved_tree, p, 1);
 	if (range == NULL || range->base != p || range->size != n)
 		return false;
-	tdelete(range, &reserved, nvs_compare_ranges);
+	tdelete(range, &nvs_reserved_tree, nvs_compare_ranges);
 	free(range);
 	return true;
 }
 
 bool nvs_reserved_holds(CUdeviceptr p, size_t n)
 {
-	const struct nvs_range *range = find_range(&reserved, p, 1);
+	const struct nvs_range *range = find_range(&nvs_reserved_tree, p, 1);
 	return range != NULL && n <= range->base + range->size - p;
 }
 
 /* What the parent's threads were changing at the fork cannot be walked; it is left behind. */
 void nvs_mappings_after_fork(void)
 {
-	mappings = reserved = NULL;
+	nvs_mapping_tree = nvs_reserved_tree = NULL;
 }

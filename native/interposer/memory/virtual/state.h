@@ -1,4 +1,4 @@
-/* What virtual.c and views.c share. */
+/* What the files of this room share, and what tests look into. */
 #ifndef NVS_VIRTUAL_STATE_H
 #define NVS_VIRTUAL_STATE_H
 
@@ -28,6 +28,12 @@ static inline bool nvs_is_token(CUmemGenericAllocationHandle handle)
 /* One change of tokens and views at a time: held across the driver calls that make it. Neither the mover nor the link
  * nor a submission takes it, and who holds it waits for a chunk on its way at most. */
 extern pthread_mutex_t nvs_virtual_lock __attribute__((visibility("hidden")));
+
+/* Balanced trees (tsearch), guarded by that lock: of struct nvs_token (virtual.c), and of struct nvs_mapping and struct
+ * nvs_range (mappings.c). */
+extern void *nvs_token_tree __attribute__((visibility("hidden")));
+extern void *nvs_mapping_tree __attribute__((visibility("hidden")));
+extern void *nvs_reserved_tree __attribute__((visibility("hidden")));
 
 /* The lock is held. NULL: the application has released it, or never had it. */
 struct nvs_token *nvs_token_find(CUmemGenericAllocationHandle handle);

@@ -275,7 +275,7 @@ static CUresult allow_present(const struct nvs_mapping *mapping, const CUmemAcce
 	for (size_t i = 0; i < backing->chunk_count && result == CUDA_SUCCESS; i++) {
 		size_t part = nvs_view_part(backing, &mapping->view, i);
 		if (part > 0 && nvs_residency_is_mapped(backing, i))
-			result = nvs_real.cuMemSetAccess(at->base + i * NVS_CHUNK_BYTES, part, desc, count);
+			result = nvs_real.cuMemSetAccess(at->base + i * nvs_chunk_bytes, part, desc, count);
 	}
 	return result;
 }

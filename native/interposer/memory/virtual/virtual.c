@@ -32,12 +32,12 @@ struct proof {
 };
 
 pthread_mutex_t nvs_virtual_lock = PTHREAD_MUTEX_INITIALIZER;
-static void *tokens; /* a balanced tree (tsearch) of struct nvs_token */
+void *nvs_token_tree;
 static CUmemGenericAllocationHandle next_value = NVS_TOKEN_TAG << NVS_TOKEN_SHIFT;
 static struct proof proofs[PROOFS];
 static unsigned proof_count;
 
-/* ---- tokens ---- */
+/* ---- nvs_token_tree ---- */
 
 static int compare_values(const void *left, const void *right)
 {
@@ -47,7 +47,7 @@ static int compare_values(const void *left, const void *right)
 
 struct nvs_token *nvs_token_find(CUmemGenericAllocationHandle handle)
 {
-	struct nvs_token wanted = {.value = handle}, **node = tfind(&wanted, &tokens, compare_values);
+	struct nvs_token wanted = {.value = handle}, **node = tfind(&wanted, &nvs_token_tree, compare_values);
 	return node != NULL && (*node)->references > 0 ? *node : NULL;
 }
 
@@ -55,7 +55,7 @@ bool nvs_token_put_aside(struct nvs_token *token, struct nvs_token **done)
 {
 	if (token->references > 0 || token->backing->views != NULL)
 		return false;
-	tdelete(token, &tokens, compare_values);
+	tdelete(token, &nvs_token_tree, compare_values);
 	token->next = *done;
 	*done = token;
 	return true;
@@ -119,7 +119,7 @@ static CUresult create_token(
 	token->granularity = granularity;
 	pthread_mutex_lock(&nvs_virtual_lock);
 	token->value = next_value++;
-	bool kept = tsearch(token, &tokens, compare_values) != NULL;
+	bool kept = tsearch(token, &nvs_token_tree, compare_values) != NULL;
 	pthread_mutex_unlock(&nvs_virtual_lock);
 	if (!kept) {
 		nvs_tokens_discard(token);
@@ -138,7 +138,7 @@ NVS_EXPORT CUresult cuMemCreate(
 	bool ours = handle != NULL && prop != NULL && flags == 0 && nvs_is_managed(prop->location.id) &&
 		    nvs_context_on(prop->location.id) != NULL && nvs_backing_takes(prop, n);
 	size_t granularity = ours ? prove(prop) : 0;
-	bool fits = granularity > 0 && n % granularity == 0 && NVS_CHUNK_BYTES % granularity == 0;
+	bool fits = granularity > 0 && n % granularity == 0 && nvs_chunk_bytes % granularity == 0;
 	CUresult result =
 		fits ? create_token(handle, n, prop, granularity) : nvs_counted_create(handle, n, prop, flags);
 	nvs_inside--;
@@ -228,7 +228,7 @@ static CUresult lend(CUmemGenericAllocationHandle *handle)
 	else if (result == CUDA_ERROR_NOT_SUPPORTED && !atomic_exchange(&said, true))
 		NVS_WARN("memory from cuMemCreate of more than %llu MiB cannot be exported or bound to a multicast "
 			 "group while it can be moved; NVSHARE_DISABLE_SWAP=1 makes it possible",
-			NVS_CHUNK_BYTES >> 20);
+			(unsigned long long)nvs_chunk_bytes >> 20);
 	return result;
 }
 
@@ -288,6 +288,6 @@ MAP_ARRAY(cuMemMapArrayAsync_ptsz, NVS_PER_THREAD(stream))
 void nvs_virtual_after_fork(void)
 {
 	pthread_mutex_init(&nvs_virtual_lock, NULL);
-	tokens = NULL;
+	nvs_token_tree = NULL;
 	nvs_mappings_after_fork();
 }

@@ -1,12 +1,15 @@
-/* What residency.c and residency_moves.c share. */
-#ifndef NVS_RESIDENCY_STATE_H
-#define NVS_RESIDENCY_STATE_H
+/* What the files of this room share, and what tests look into. */
+#ifndef NVS_SWAP_STATE_H
+#define NVS_SWAP_STATE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/devices.h"
 #include "memory/swap/backing.h"
 #include "memory/swap/residency.h"
+
+/* ---- residency.c, residency_moves.c ---- */
 
 /* A chunk that could not be moved, because the host had no room, is tried again after this long. */
 #define NVS_STUCK_NS (10 * NVS_NS_PER_S)
@@ -51,5 +54,23 @@ static inline bool nvs_chunk_is_moving(const struct nvs_chunk *chunk)
 {
 	return chunk->state == NVS_CHUNK_OUT || chunk->state == NVS_CHUNK_IN;
 }
+
+/* ---- backing.c ---- */
+
+/* The devices of which it is known how their memory is backed, a bit each. */
+extern _Atomic uint64_t nvs_kinds_known __attribute__((visibility("hidden")));
+
+/* ---- hostmem.c ---- */
+
+/* Every buffer. */
+extern struct nvs_host_buffer *nvs_host_buffers __attribute__((visibility("hidden")));
+/* Bytes set aside and not yet populated: the system does not count them as used. */
+extern _Atomic uint64_t nvs_host_promised __attribute__((visibility("hidden")));
+
+/* ---- hostroom.c ---- */
+
+/* Where the kernel shows processes and control groups. */
+extern const char *nvs_proc_root __attribute__((visibility("hidden")));
+extern const char *nvs_group_root __attribute__((visibility("hidden")));
 
 #endif
