@@ -120,6 +120,14 @@ NVS_EXPORT const char *__tsan_default_options(void)
 	return "die_after_fork=0:atexit_sleep_ms=0";
 }
 
+/* In the address sanitizer's run. Without it there are none to be found. */
+int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
+
+static inline bool nothing_leaks(void)
+{
+	return __lsan_do_recoverable_leak_check == NULL || __lsan_do_recoverable_leak_check() == 0;
+}
+
 /* Each in a process of its own, for the library reads its environment once. */
 static inline void run(const char *name, void (*test)(void), const char *directory)
 {
@@ -132,6 +140,7 @@ static inline void run(const char *name, void (*test)(void), const char *directo
 		alarm(60);
 		test();
 		unlink(scheduler.path);
+		CHECK(nothing_leaks());
 		_exit(0);
 	}
 	int status = -1;
