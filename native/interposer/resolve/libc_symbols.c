@@ -49,6 +49,8 @@ static bool read_image(const struct dl_phdr_info *info, struct image *image)
 		case DT_VERSYM:
 			image->versions = address;
 			break;
+		default:
+			break;
 		}
 	}
 	return image->symbols != NULL && image->strings != NULL && image->gnu_hash != NULL;

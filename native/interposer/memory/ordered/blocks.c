@@ -493,7 +493,10 @@ struct nvs_block *nvs_block_around(const struct nvs_space *space, CUdeviceptr p)
 	uint64_t unit = (p - segment->base) / NVS_BLOCK_UNIT, word = unit / WORD;
 	uint64_t near = segment->starts[word] & ~0ull >> (WORD - 1 - unit % WORD);
 	if (near == 0) {
-		if (word-- == 0 || !last_bit(segment->summary, &word))
+		if (word == 0)
+			return NULL;
+		word--;
+		if (!last_bit(segment->summary, &word))
 			return NULL;
 		near = segment->starts[word];
 	}

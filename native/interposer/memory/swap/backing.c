@@ -108,6 +108,8 @@ static CUresult make(
 	CUdevice device, size_t size, bool shared, const CUmemAllocationProp *prop, struct nvs_backing **out)
 {
 	const struct kind *kind = kind_of(device);
+	if (kind->backend == NULL)
+		return CUDA_ERROR_NOT_SUPPORTED;
 	if (size > SIZE_MAX - kind->granularity)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	size = (size + kind->granularity - 1) / kind->granularity * kind->granularity;

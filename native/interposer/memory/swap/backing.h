@@ -100,7 +100,8 @@ bool nvs_backing_supported(CUdevice device);
 
 /* Ask the scheduler for the bytes (rounded up to the granularity). They are usable by the device and its peers when
  * this returns, or, if they may not be on the card now, when the gate is open. On failure nothing is left behind:
- * CUDA_ERROR_OUT_OF_MEMORY, or the driver's error. May block for a round trip to the scheduler. */
+ * CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_NOT_SUPPORTED where nvs_backing_supported() says no, or the driver's error. May
+ * block for a round trip to the scheduler. */
 CUresult nvs_backing_create(CUdevice device, size_t size, bool shared, struct nvs_backing **out);
 /* The same for memory that the application describes itself. nvs_backing_takes() says yes to it. */
 CUresult nvs_backing_create_as(const CUmemAllocationProp *prop, size_t size, struct nvs_backing **out);
