@@ -21,7 +21,7 @@ enum nvs_link_phase {
 	NVS_LINK_REFUSED, /* it does not want us */
 };
 
-/* What link/compute.c knows of a GPU. Link thread only. */
+/* What link/slices.c knows of a GPU. Link thread only. */
 struct nvs_compute {
 	bool needed;        /* submissions need a turn */
 	uint32_t in_flight; /* work that may be in flight in a turn, us; 0: not said */
@@ -108,7 +108,7 @@ void nvs_link_hold(uint32_t request);
 bool nvs_link_send(uint16_t type, const void *payload, size_t size);
 bool nvs_link_send_locked(uint16_t type, const void *payload, size_t size);
 
-/* ---- link/compute.c: compute turns, below the grants; link thread only ---- */
+/* ---- link/slices.c: compute turns, below the grants; link thread only ---- */
 
 #define NVS_WAKE_NS (5 * NVS_NS_PER_MS) /* a thread that waited submits something within this time */
 #define NVS_UNSEEN_NS                                                                                                  \
