@@ -1,4 +1,4 @@
-"""Check what the native code includes: the rooms of the interposer against the table below, and no source file twice.
+"""Check what the native code includes: the interposer's folders against the table below, and no source file twice.
 
 ``python tools/includes.py [root]`` prints each violation as ``file:line: reason`` and exits with 1 when there is one.
 """
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-TOP = "."  # files beside the rooms
+TOP = "."  # files beside the folders
 
-# Each room of native/interposer, and the rooms that it may include besides itself. Rooms form no cycle.
-ROOMS: dict[str, set[str]] = {
+# Each folder of native/interposer, and those that it may include besides itself. There is no cycle.
+FOLDERS: dict[str, set[str]] = {
     "base": set(),
     "resolve": {"base"},
     "gate": {"base", "resolve"},
@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
     TOP: {"base", "resolve", "gate", "link", "memory", "memory/ordered", "memory/swap", "memory/virtual", "ipc"},
 }
 
-# Headers of a room above that a room includes all the same, and why.
+# Headers from further up that a folder includes all the same, and why.
 UPWARD: dict[tuple[str, str], str] = {
     ("link", "memory/swap/residency.h"): "the link carries the scheduler's targets in, and what is resident out",
     ("link", "memory/swap/mover.h"): "a new target is work for the mover, and the last switch's cost sets the patience",
@@ -56,10 +56,10 @@ class Include:
 
 @dataclass
 class Check:
-    """The native code below ``root``, and the contract for the interposer's rooms."""
+    """The native code below ``root``, and the contract for the interposer's folders."""
 
     root: Path
-    rooms: dict[str, set[str]] = field(default_factory=lambda: ROOMS)
+    folders: dict[str, set[str]] = field(default_factory=lambda: FOLDERS)
     upward: dict[tuple[str, str], str] = field(default_factory=lambda: UPWARD)
 
     def violations(self) -> list[str]:
@@ -95,30 +95,30 @@ class Check:
                 yield f"{where} climbs out of its folder: name it from the folder that the compiler searches"
             elif any(_is_below(include.file, a) and _is_below(include.target, b) for a, b in APART):
                 yield f"{where} belongs to the other side: the interposer and the simulated driver share no code"
-            elif (ends := _rooms(include)) is not None:
+            elif (ends := _folders(include)) is not None:
                 yield from self._between(*ends, include, where)
 
     def _between(self, here: str, there: str, include: Include, where: str) -> Iterator[str]:
-        known = {room for room in (here, there) if room not in self.rooms}
+        known = {folder for folder in (here, there) if folder not in self.folders}
         if known:
-            yield f"{where}: {', '.join(sorted(known))} is not in the table of rooms"
+            yield f"{where}: {', '.join(sorted(known))} is not in the table of folders"
         elif include.text != _in_interposer(include.target):
-            yield f"{where} does not name its room: {_in_interposer(include.target)}"
-        elif here != there and there not in self.rooms[here] and (here, include.text) not in self.upward:
+            yield f"{where} does not name its folder: {_in_interposer(include.target)}"
+        elif here != there and there not in self.folders[here] and (here, include.text) not in self.upward:
             yield f"{where}: {here} may not include {there}"
 
     def _cycle(self) -> Iterator[str]:
         try:
-            TopologicalSorter(self.rooms).prepare()
+            TopologicalSorter(self.folders).prepare()
         except CycleError as error:
-            yield f"the table of rooms has a cycle: {' -> '.join(error.args[1])}"
+            yield f"the table of folders has a cycle: {' -> '.join(error.args[1])}"
 
     def _unused(self, includes: list[Include]) -> Iterator[str]:
         """Permissions that nothing needs: the table says what is, not what could be."""
-        pairs = [(ends, include) for include in includes if (ends := _rooms(include)) is not None]
+        pairs = [(ends, include) for include in includes if (ends := _folders(include)) is not None]
         used = {ends for ends, _ in pairs}
         headers = {(here, include.text) for (here, _), include in pairs}
-        for here, allowed in self.rooms.items():
+        for here, allowed in self.folders.items():
             for there in sorted(allowed):
                 if (here, there) not in used:
                     yield f"{here} includes nothing of {there}: take it out of the table"
@@ -137,8 +137,8 @@ def _in_interposer(file: Path | None) -> str | None:
     return file.relative_to("native/interposer").as_posix()
 
 
-def _rooms(include: Include) -> tuple[str, str] | None:
-    """The rooms at both ends; None where one end is not in the interposer."""
+def _folders(include: Include) -> tuple[str, str] | None:
+    """The folders at both ends; None where one end is not in the interposer."""
     here, there = _in_interposer(include.file), _in_interposer(include.target)
     return None if here is None or there is None else (Path(here).parent.as_posix(), Path(there).parent.as_posix())
 

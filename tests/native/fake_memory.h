@@ -1,4 +1,4 @@
-/* The memory room of the interposer over a small strict driver of its own: every real function can be made to fail,
+/* The interposer's memory/ over a small strict driver of its own: every real function can be made to fail,
  * every rule of the virtual-memory API is checked, and the scheduler and the gate answer as a test says. */
 #ifndef NVS_FAKE_MEMORY_H
 #define NVS_FAKE_MEMORY_H
@@ -39,7 +39,7 @@
 
 #define MIB (1ull << 20)
 
-/* ---- the other rooms ---- */
+/* ---- the other folders ---- */
 
 struct nvs_real nvs_real;
 __thread int nvs_inside;

@@ -1,4 +1,4 @@
-/* Streams, events and pools for the memory room's fakes: work is submitted and finished by the test, and an event
+/* Streams, events and pools for the fakes of memory/: work is submitted and finished by the test, and an event
  * passes when the work before it is finished. */
 #ifndef NVS_FAKE_ORDERED_H
 #define NVS_FAKE_ORDERED_H

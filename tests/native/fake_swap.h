@@ -96,7 +96,7 @@ static inline void after_each(void)
 	UNTIL(no_buffers_left());
 	nvs_mover_pause();
 	assert(now().buffered == 0 && fake_registered == 0);
-	nvs_holdings.devices[0].wanted = nvs_holdings.stuck_at[0] = 0;
+	nvs_holdings.devices[0].wanted = nvs_holdings.blocked_at[0] = 0;
 	fake_next_handle = 1;
 	nvs_mover_resume();
 }

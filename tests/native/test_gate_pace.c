@@ -230,7 +230,7 @@ static void short_memsets_between_kernels_say_nothing_about_them(void)
 	nvs_gate_open(NVS_GATE_OPEN);
 }
 
-static void in_turns_a_known_cost_is_looked_at_rarely(void)
+static void while_paced_a_known_cost_is_looked_at_rarely(void)
 {
 	/* GIVEN kernels of 2 ms whose cost is known from many */
 	learn_cost(2 * NVS_NS_PER_MS);
@@ -353,7 +353,7 @@ int main(void)
 	a_thread_that_wakes_up_late_does_not_shrink_the_window_but_longer_kernels_do();
 	a_window_that_shrank_grows_again_though_every_submission_is_looked_at();
 	short_memsets_between_kernels_say_nothing_about_them();
-	in_turns_a_known_cost_is_looked_at_rarely();
+	while_paced_a_known_cost_is_looked_at_rarely();
 	a_marker_belongs_to_one_thread_until_it_is_recorded();
 	occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_allows();
 	short_kernels_are_sampled_rarely_and_long_ones_always();

@@ -1,4 +1,4 @@
-/* Compute turns against a scripted scheduler: who may submit when, how a turn ends, and what is told of it. */
+/* Slices against a scripted scheduler: who may submit when, how a slice ends, and what is told of it. */
 #include "link_fixture.h"
 #include "gate/streams.h"
 
@@ -38,7 +38,7 @@ static struct nvs_turn_over expect_over(uint64_t number, uint32_t reason)
 	return over;
 }
 
-/* The last word on a turn, with or without one while work was still in flight. */
+/* The last word on a slice, with or without one while work was still in flight. */
 static struct nvs_turn_over expect_ended(uint64_t number, uint32_t reason)
 {
 	struct nvs_turn_over over = expect_over(number, reason);
@@ -48,8 +48,8 @@ static struct nvs_turn_over expect_ended(uint64_t number, uint32_t reason)
 	return over;
 }
 
-/* Registered, granted, and told to take turns. */
-static void taking_turns(void)
+/* Registered, granted, and told to take slices. */
+static void taking_slices(void)
 {
 	registered(NVS_SCHED_ON);
 	running(GRANT, 0, 0);
@@ -69,11 +69,11 @@ static void burst(int count)
 		CHECK(fake_submit(NULL) == CUDA_SUCCESS);
 }
 
-/* ---- whose turn it is ---- */
+/* ---- whose slice it is ---- */
 
-static void work_waits_for_a_turn_and_asks_once(void)
+static void work_waits_for_a_slice_and_asks_once(void)
 {
-	taking_turns();
+	taking_slices();
 	int before = atomic_load(&landed);
 	pthread_t submitter = start_submitting(3);
 	expect_asked(0);
@@ -84,8 +84,8 @@ static void work_waits_for_a_turn_and_asks_once(void)
 	CHECK(nvs_gate_state() == NVS_GATE_PACED);
 }
 
-/* A submitter in its first turn, which lasts until told: the GPU is held, and more than a window waits. */
-static pthread_t start_in_turn(void)
+/* A submitter in its first slice, which lasts until told: the GPU is held, and more than a window waits. */
+static pthread_t start_in_slice(void)
 {
 	fake.cost = FAKE_HELD;
 	pthread_t submitter = start_submitting(2 * NVS_WINDOW_MAX);
@@ -96,11 +96,11 @@ static pthread_t start_in_turn(void)
 	return submitter;
 }
 
-static void a_turn_ends_after_its_length_and_tells_what_was_used(void)
+static void a_slice_ends_after_its_length_and_tells_what_was_used(void)
 {
-	taking_turns();
+	taking_slices();
 	uint64_t start = nvs_now_ns();
-	pthread_t submitter = start_in_turn();
+	pthread_t submitter = start_in_slice();
 	uint64_t used_since = nvs_gate_used_since();
 	turn_ok(0, 1, 50000);
 	CHECK(expect_over(1, NVS_TURN_ENDED).pending_us > 0);
@@ -108,7 +108,7 @@ static void a_turn_ends_after_its_length_and_tells_what_was_used(void)
 	fake_let_go();
 	struct nvs_turn_over over = expect_over(1, NVS_TURN_ENDED);
 	uint64_t wall_us = (nvs_now_ns() - start) / NVS_NS_PER_US;
-	/* THEN nothing runs any more, the bill is what the clock says, and the next turn is asked for already */
+	/* THEN nothing runs any more, the bill is what the clock says, and the next slice is asked for already */
 	int before = atomic_load(&landed);
 	CHECK(fake_all_done());
 	CHECK(over.pending_us == 0 && over.used_us >= held_us && over.used_us <= wall_us && over.wants == 1);
@@ -118,7 +118,7 @@ static void a_turn_ends_after_its_length_and_tells_what_was_used(void)
 	pthread_join(submitter, NULL);
 }
 
-static struct nvs_turn_over turn_with(int launches, uint64_t number)
+static struct nvs_turn_over slice_with(int launches, uint64_t number)
 {
 	pthread_t submitter = start_submitting(launches);
 	expect_asked(0);
@@ -130,13 +130,13 @@ static struct nvs_turn_over turn_with(int launches, uint64_t number)
 
 static void what_passes_before_and_after_the_work_is_not_used(void)
 {
-	/* GIVEN a first turn, in which work from before could have run on */
-	taking_turns();
-	turn_with(1, 1);
+	/* GIVEN a first slice, in which work from before could have run on */
+	taking_slices();
+	slice_with(1, 1);
 	/* WHEN there is work for 30 ms in the next */
 	fake.cost = 15 * NVS_NS_PER_MS;
 	uint64_t start = nvs_now_ns();
-	struct nvs_turn_over over = turn_with(2, 2);
+	struct nvs_turn_over over = slice_with(2, 2);
 	uint64_t wall = nvs_now_ns() - start;
 	/* THEN what is told is what the GPU's clock says, but where this host was slower than is believed */
 	const struct nvs_context *context = nvs_context_of(NULL);
@@ -156,7 +156,7 @@ static CUresult synchronize_late(CUevent event)
 	return result;
 }
 
-/* One launch that does not end before the test lets go, in turn 1 without a length. */
+/* One launch that does not end before the test lets go, in slice 1 without a length. */
 static void hold_one_launch(void)
 {
 	fake.cost = FAKE_HELD;
@@ -168,7 +168,7 @@ static void hold_one_launch(void)
 
 static void what_is_in_flight_at_the_end_is_told_at_once(void)
 {
-	taking_turns();
+	taking_slices();
 	hold_one_launch();
 	end_turn(0, 1);
 	struct nvs_turn_over first = expect_over(1, NVS_TURN_TOLD);
@@ -180,9 +180,9 @@ static void what_is_in_flight_at_the_end_is_told_at_once(void)
 	CHECK(fake_all_done());
 }
 
-static void an_idle_turn_with_a_length_is_given_up(void)
+static void an_idle_slice_with_a_length_is_given_up(void)
 {
-	taking_turns();
+	taking_slices();
 	uint64_t start = nvs_now_ns();
 	hold_one_launch();
 	turn_ok(0, 1, 10000000);
@@ -198,18 +198,18 @@ static void an_idle_turn_with_a_length_is_given_up(void)
 	pthread_join(submitter, NULL);
 }
 
-static void a_turn_is_kept_for_those_who_wake_up_to_submit_more_but_not_for_long(void)
+static void a_slice_is_kept_for_those_who_wake_up_to_submit_more_but_not_for_long(void)
 {
-	/* GIVEN one who waits for the GPU to catch up, in a turn with a length */
-	taking_turns();
+	/* GIVEN one who waits for the GPU to catch up, in a slice with a length */
+	taking_slices();
 	nvs_real.cuEventSynchronize = synchronize_late;
 	uint64_t start = nvs_now_ns();
-	pthread_t submitter = start_in_turn();
+	pthread_t submitter = start_in_slice();
 	turn_ok(0, 1, 10000000);
 	/* WHEN the GPU has, and the waiter does not wake up */
 	atomic_store(&late_to_wake, true);
 	fake_let_go();
-	/* THEN the turn is given up, but not as soon as that of somebody who submits nothing; and not asked for again
+	/* THEN the slice is given up, but not as soon as that of somebody who submits nothing; and not asked for again
 	 */
 	struct nvs_turn_over over = expect_ended(1, NVS_TURN_IDLE);
 	CHECK(nvs_now_ns() - start >= over.used_us * NVS_NS_PER_US + NVS_WAKE_NS && over.wants == 0);
@@ -221,9 +221,9 @@ static void a_turn_is_kept_for_those_who_wake_up_to_submit_more_but_not_for_long
 	pthread_join(submitter, NULL);
 }
 
-static void a_turn_until_told_is_kept_when_idle_and_gaps_are_not_used_time(void)
+static void a_slice_until_told_is_kept_when_idle_and_gaps_are_not_used_time(void)
 {
-	taking_turns();
+	taking_slices();
 	fake.cost = NVS_NS_PER_MS;
 	uint64_t start = nvs_now_ns();
 	pthread_t submitter = start_submitting(5);
@@ -266,7 +266,7 @@ static void *submit_steps(void *steps)
 
 static void long_kernels_between_short_ones_keep_the_gpu_busy(void)
 {
-	taking_turns();
+	taking_slices();
 	int few = 2000, steps = 20;
 	fake.cost = NVS_NS_PER_US;
 	pthread_t submitter = start_submitting(few); /* what was measured before is far too short */
@@ -296,21 +296,21 @@ static void take_ten_microseconds(void)
 
 static void kernels_that_are_over_before_the_next_is_submitted_do_not_keep_the_gpu_busy(void)
 {
-	taking_turns();
+	taking_slices();
 	fake.cost = 7 * NVS_NS_PER_US; /* so that by the samples alone it would be */
 	fake.on_launch = take_ten_microseconds;
 	int found = 0;
 	for (uint64_t number = 1; number <= 5; number++) {
-		struct nvs_turn_over over = turn_with(2000, number);
+		struct nvs_turn_over over = slice_with(2000, number);
 		CHECK(over.used_us >= 20000 && over.busy_us > 0);
 		found += over.busy_us * 2 < over.used_us;
 	}
 	CHECK(found >= 3); /* a thread that loses its core within a sample makes that one long */
 }
 
-static void an_idle_turn_that_is_given_a_length_ends(void)
+static void an_idle_slice_that_is_given_a_length_ends(void)
 {
-	taking_turns();
+	taking_slices();
 	pthread_t submitter = start_submitting(1);
 	expect_asked(0);
 	turn_ok(0, 1, 0);
@@ -322,8 +322,8 @@ static void an_idle_turn_that_is_given_a_length_ends(void)
 
 static void a_repeated_number_changes_the_length(void)
 {
-	taking_turns();
-	pthread_t submitter = start_in_turn();
+	taking_slices();
+	pthread_t submitter = start_in_slice();
 	turn_ok(0, 1, 50000000);
 	turn_ok(0, 1, 20000);
 	CHECK(expect_over(1, NVS_TURN_ENDED).pending_us > 0);
@@ -338,9 +338,9 @@ static void a_repeated_number_changes_the_length(void)
 	pthread_join(submitter, NULL);
 }
 
-static void the_next_turn_may_begin_while_the_last_one_still_drains(void)
+static void the_next_slice_may_begin_while_the_last_one_still_drains(void)
 {
-	taking_turns();
+	taking_slices();
 	uint64_t start = nvs_now_ns();
 	hold_one_launch();
 	scheduler_expect_silence(50);
@@ -353,13 +353,13 @@ static void the_next_turn_may_begin_while_the_last_one_still_drains(void)
 	end_turn(0, 2);
 	CHECK(expect_over(2, NVS_TURN_TOLD).pending_us > 0);
 	fake_let_go();
-	/* THEN each turn is billed its part of the kernel */
+	/* THEN each slice is billed its part of the kernel */
 	struct nvs_turn_over rest = expect_over(2, NVS_TURN_TOLD);
 	CHECK(over.used_us >= 45000 && rest.used_us >= 45000 && rest.pending_us == 0);
 	CHECK(over.used_us + rest.used_us <= (nvs_now_ns() - start) / NVS_NS_PER_US);
 }
 
-/* A launch that outlives its turn; what was told when it was no longer waited for. */
+/* A launch that outlives its slice; what was told when it was no longer waited for. */
 static struct nvs_turn_over run_on(void)
 {
 	hold_one_launch();
@@ -372,23 +372,23 @@ static struct nvs_turn_over run_on(void)
 
 static void work_that_does_not_end_is_told_of_as_long_as_it_runs(void)
 {
-	taking_turns();
+	taking_slices();
 	struct nvs_turn_over first = run_on(), again = expect_over(1, NVS_TURN_STUCK);
 	CHECK(again.pending_us > 0 && again.used_us >= first.used_us + 1000000);
 	fake_let_go();
 	struct nvs_turn_over last = expect_over(1, NVS_TURN_STUCK);
 	CHECK(last.pending_us == 0 && last.used_us >= again.used_us && last.wants == 0);
 	scheduler_expect_silence(20);
-	/* THEN the next turn opens as usual */
+	/* THEN the next slice opens as usual */
 	pthread_t submitter = start_submitting(1);
 	expect_asked(0);
 	turn_ok(0, 2, 0);
 	pthread_join(submitter, NULL);
 }
 
-static void work_that_runs_on_becomes_part_of_the_next_turn(void)
+static void work_that_runs_on_becomes_part_of_the_next_slice(void)
 {
-	taking_turns();
+	taking_slices();
 	uint64_t start = nvs_now_ns();
 	struct nvs_turn_over first = run_on();
 	pthread_t submitter = start_submitting(1);
@@ -405,9 +405,9 @@ static void work_that_runs_on_becomes_part_of_the_next_turn(void)
 	CHECK(over.used_us + rest.used_us <= (nvs_now_ns() - start) / NVS_NS_PER_US);
 }
 
-static void work_that_runs_on_is_not_told_of_when_turns_are_not_needed_any_more(void)
+static void work_that_runs_on_is_not_told_of_when_slices_are_not_needed_any_more(void)
 {
-	taking_turns();
+	taking_slices();
 	run_on();
 	terms(0, 0);
 	wait_for_gate(NVS_GATE_OPEN);
@@ -417,9 +417,9 @@ static void work_that_runs_on_is_not_told_of_when_turns_are_not_needed_any_more(
 
 /* ---- with grants, and without ---- */
 
-static void a_dropped_grant_ends_the_turn_first(void)
+static void a_dropped_grant_ends_the_slice_first(void)
 {
-	taking_turns();
+	taking_slices();
 	fake.cost = 30 * NVS_NS_PER_MS;
 	pthread_t submitter = start_submitting(1);
 	expect_asked(0);
@@ -430,7 +430,7 @@ static void a_dropped_grant_ends_the_turn_first(void)
 	CHECK(over.pending_us == 0 && over.used_us >= 29000 && fake_all_done());
 	struct nvs_lock_released released = expect_release(GRANT, NVS_RELEASE_TOLD);
 	CHECK(released.occupied_us >= 29000);
-	/* WHEN there is work again, THEN it needs the grant, then a turn */
+	/* WHEN there is work again, THEN it needs the grant, then a slice */
 	struct nvs_req_lock asked;
 	submitter = start_submitting(1);
 	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
@@ -441,9 +441,9 @@ static void a_dropped_grant_ends_the_turn_first(void)
 	pthread_join(submitter, NULL);
 }
 
-static void who_waits_for_a_turn_asks_for_a_dropped_grant_at_once(void)
+static void who_waits_for_a_slice_asks_for_a_dropped_grant_at_once(void)
 {
-	taking_turns();
+	taking_slices();
 	pthread_t submitter = start_submitting(1);
 	expect_asked(0);
 	SCHEDULER_SEND(NVS_DROP_LOCK, struct nvs_drop_lock message = {.grant = GRANT, .deadline_ms = 60000});
@@ -458,9 +458,9 @@ static void who_waits_for_a_turn_asks_for_a_dropped_grant_at_once(void)
 	pthread_join(submitter, NULL);
 }
 
-static void a_grant_that_could_not_be_drained_still_needs_turns(void)
+static void a_grant_that_could_not_be_drained_still_needs_slices(void)
 {
-	taking_turns();
+	taking_slices();
 	hold_one_launch();
 	SCHEDULER_SEND(NVS_DROP_LOCK, struct nvs_drop_lock message = {.grant = GRANT, .deadline_ms = 5});
 	expect_over(1, NVS_TURN_STUCK);
@@ -473,29 +473,29 @@ static void a_grant_that_could_not_be_drained_still_needs_turns(void)
 	pthread_join(submitter, NULL);
 }
 
-static void who_waits_for_a_turn_does_not_give_up_its_grant_as_idle(void)
+static void who_waits_for_a_slice_does_not_give_up_its_grant_as_idle(void)
 {
-	taking_turns();
+	taking_slices();
 	pthread_t submitter = start_submitting(1);
 	expect_asked(0);
 	grant(0, GRANT, NVS_FLAG_CONTENDED, 0);
 	scheduler_expect_silence(60);
 	turn_ok(0, 1, 0);
 	pthread_join(submitter, NULL);
-	/* WHEN it is idle in its turn, THEN it does, and the turn ends with it */
+	/* WHEN it is idle in its slice, THEN it does, and the slice ends with it */
 	expect_over(1, NVS_TURN_TOLD);
 	expect_release(GRANT, NVS_RELEASE_IDLE);
 }
 
-static void terms_without_turns_open_the_gate_and_void_the_turn(void)
+static void terms_without_slices_open_the_gate_and_void_the_slice(void)
 {
-	taking_turns();
+	taking_slices();
 	pthread_t submitter = start_submitting(1);
 	expect_asked(0);
 	terms(0, 0);
 	pthread_join(submitter, NULL);
 	wait_for_gate(NVS_GATE_OPEN);
-	/* WHEN they come and go within a turn, THEN nothing more is told of it */
+	/* WHEN they come and go within a slice, THEN nothing more is told of it */
 	terms(0, NVS_FLAG_TURNS);
 	wait_for_gate(NVS_GATE_REST);
 	submitter = start_submitting(1);
@@ -514,7 +514,7 @@ static void terms_without_turns_open_the_gate_and_void_the_turn(void)
 
 static void without_a_scheduler_nobody_waits_and_its_terms_are_forgotten(void)
 {
-	taking_turns();
+	taking_slices();
 	pthread_t submitter = start_submitting(1);
 	expect_asked(0);
 	scheduler_vanish();
@@ -526,9 +526,9 @@ static void without_a_scheduler_nobody_waits_and_its_terms_are_forgotten(void)
 	CHECK(nvs_gate_state() == NVS_GATE_OPEN);
 }
 
-static void sched_off_ends_a_turn_and_opens_the_gate(void)
+static void sched_off_ends_a_slice_and_opens_the_gate(void)
 {
-	taking_turns();
+	taking_slices();
 	pthread_t submitter = start_submitting(1);
 	expect_asked(0);
 	turn_ok(0, 1, 0);
@@ -539,7 +539,7 @@ static void sched_off_ends_a_turn_and_opens_the_gate(void)
 	scheduler_expect_silence(20);
 }
 
-static void a_gang_needs_a_turn_on_each_of_its_gpus_and_they_end_together(void)
+static void a_gang_needs_a_slice_on_each_of_its_gpus_and_they_end_together(void)
 {
 	struct {
 		struct nvs_attach attach;
@@ -556,11 +556,11 @@ static void a_gang_needs_a_turn_on_each_of_its_gpus_and_they_end_together(void)
 	struct nvs_req_lock asked;
 	scheduler_expect(NVS_REQ_LOCK, &asked, sizeof(asked));
 	CHECK(asked.gpu == 1);
-	scheduler_expect_silence(20); /* no turn is asked for before it could be used */
+	scheduler_expect_silence(20); /* no slice is asked for before it could be used */
 	grant(1, 9, 0, 0);
 	expect_asked(0);
 	expect_asked(1);
-	/* WHEN one turn comes and its time passes, THEN it was not used */
+	/* WHEN one slice comes and its time passes, THEN it was not used */
 	turn_ok(1, 1, 5000);
 	struct nvs_turn_over over = expect_over(1, NVS_TURN_ENDED);
 	CHECK(over.gpu == 1 && over.used_us == 0 && over.wants == 1);
@@ -578,16 +578,16 @@ static void captures_pass_the_resting_gate(void)
 	CUstream stream;
 	CUgraph graph;
 	CHECK(cuStreamCreate(&stream, 1) == CUDA_SUCCESS);
-	taking_turns();
+	taking_slices();
 	CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
 	CHECK(fake_submit(stream) == CUDA_SUCCESS && fake.captured == 1);
 	CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
 	scheduler_expect_silence(20);
 }
 
-static void a_child_forked_in_a_turn_runs_freely(void)
+static void a_child_forked_in_a_slice_runs_freely(void)
 {
-	taking_turns();
+	taking_slices();
 	pid_t child = fork();
 	if (child == 0) {
 		fake_after_fork();
@@ -625,11 +625,11 @@ static struct nvs_turn_over skip_until_over(uint64_t number)
 	return over;
 }
 
-static void nothing_lands_after_the_last_word_on_a_turn(void)
+static void nothing_lands_after_the_last_word_on_a_slice(void)
 {
 	enum { THREADS = 4, ROUNDS = 60 };
 	pthread_t submitters[THREADS];
-	taking_turns();
+	taking_slices();
 	fake.cost = 20 * NVS_NS_PER_US;
 	fake.on_launch = check_that_it_may;
 	for (intptr_t i = 0; i < THREADS; i++) {
@@ -637,7 +637,7 @@ static void nothing_lands_after_the_last_word_on_a_turn(void)
 		CHECK(i == 0 || cuStreamCreate(&stream, 1) == CUDA_SUCCESS);
 		CHECK(pthread_create(&submitters[i], NULL, submit_until_stopped, stream) == 0);
 	}
-	/* WHEN turns end by their length, are told to, or both at once, with free running now and then in between */
+	/* WHEN slices end by their length, are told to, or both at once, with free running now and then in between */
 	for (uint64_t number = 1; number <= ROUNDS; number++) {
 		atomic_store(&may_land, true);
 		if (number % 10 == 0) {
@@ -666,32 +666,32 @@ int main(void)
 	char directory[] = "/tmp/nvshare-test-XXXXXX";
 	CHECK(mkdtemp(directory) != NULL);
 #define RUN(test) run(#test, test, directory)
-	RUN(work_waits_for_a_turn_and_asks_once);
-	RUN(a_turn_ends_after_its_length_and_tells_what_was_used);
+	RUN(work_waits_for_a_slice_and_asks_once);
+	RUN(a_slice_ends_after_its_length_and_tells_what_was_used);
 	RUN(what_passes_before_and_after_the_work_is_not_used);
 	RUN(what_is_in_flight_at_the_end_is_told_at_once);
-	RUN(an_idle_turn_with_a_length_is_given_up);
-	RUN(a_turn_is_kept_for_those_who_wake_up_to_submit_more_but_not_for_long);
-	RUN(a_turn_until_told_is_kept_when_idle_and_gaps_are_not_used_time);
+	RUN(an_idle_slice_with_a_length_is_given_up);
+	RUN(a_slice_is_kept_for_those_who_wake_up_to_submit_more_but_not_for_long);
+	RUN(a_slice_until_told_is_kept_when_idle_and_gaps_are_not_used_time);
 	RUN(long_kernels_between_short_ones_keep_the_gpu_busy);
 	RUN(kernels_that_are_over_before_the_next_is_submitted_do_not_keep_the_gpu_busy);
-	RUN(an_idle_turn_that_is_given_a_length_ends);
+	RUN(an_idle_slice_that_is_given_a_length_ends);
 	RUN(a_repeated_number_changes_the_length);
-	RUN(the_next_turn_may_begin_while_the_last_one_still_drains);
+	RUN(the_next_slice_may_begin_while_the_last_one_still_drains);
 	RUN(work_that_does_not_end_is_told_of_as_long_as_it_runs);
-	RUN(work_that_runs_on_becomes_part_of_the_next_turn);
-	RUN(work_that_runs_on_is_not_told_of_when_turns_are_not_needed_any_more);
-	RUN(a_dropped_grant_ends_the_turn_first);
-	RUN(who_waits_for_a_turn_asks_for_a_dropped_grant_at_once);
-	RUN(a_grant_that_could_not_be_drained_still_needs_turns);
-	RUN(who_waits_for_a_turn_does_not_give_up_its_grant_as_idle);
-	RUN(terms_without_turns_open_the_gate_and_void_the_turn);
+	RUN(work_that_runs_on_becomes_part_of_the_next_slice);
+	RUN(work_that_runs_on_is_not_told_of_when_slices_are_not_needed_any_more);
+	RUN(a_dropped_grant_ends_the_slice_first);
+	RUN(who_waits_for_a_slice_asks_for_a_dropped_grant_at_once);
+	RUN(a_grant_that_could_not_be_drained_still_needs_slices);
+	RUN(who_waits_for_a_slice_does_not_give_up_its_grant_as_idle);
+	RUN(terms_without_slices_open_the_gate_and_void_the_slice);
 	RUN(without_a_scheduler_nobody_waits_and_its_terms_are_forgotten);
-	RUN(sched_off_ends_a_turn_and_opens_the_gate);
-	RUN(a_gang_needs_a_turn_on_each_of_its_gpus_and_they_end_together);
+	RUN(sched_off_ends_a_slice_and_opens_the_gate);
+	RUN(a_gang_needs_a_slice_on_each_of_its_gpus_and_they_end_together);
 	RUN(captures_pass_the_resting_gate);
-	RUN(a_child_forked_in_a_turn_runs_freely);
-	RUN(nothing_lands_after_the_last_word_on_a_turn);
+	RUN(a_child_forked_in_a_slice_runs_freely);
+	RUN(nothing_lands_after_the_last_word_on_a_slice);
 	rmdir(directory);
 	return 0;
 }

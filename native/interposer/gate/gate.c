@@ -100,7 +100,7 @@ static bool is_open(uint32_t word)
 
 static _Atomic uint32_t waiting; /* threads at the gate */
 static _Atomic uint32_t passes;  /* how many of them may go through a shut gate while the closer waits */
-static _Atomic uint32_t unpaced; /* in this turn work was seen that waits for what comes after it */
+static _Atomic uint32_t unpaced; /* since the gate opened, work was seen that waits for what comes after it */
 
 /* Returns when the gate's word has changed, or there is a pass to be had. */
 static void wait_at_gate(uint32_t word)
@@ -144,7 +144,7 @@ static void take_pass(struct nvs_thread *self, uint32_t word)
 	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed);
 	self->pass = word;
 	self->next_pace = paced ? 0 : UINT64_MAX;
-	/* In a turn not always the very next one: the first after a wait may be unlike those that follow it. */
+	/* While PACED not always the very next one: the first after a wait may be unlike those that follow it. */
 	if (!paced)
 		self->next_sample = count;
 	else if (self->next_sample > count + 2 * CLOSER)
@@ -382,7 +382,7 @@ bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us)
 	uint64_t start = nvs_now_ns();
 	uint64_t deadline = start + deadline_ms * NVS_NS_PER_MS;
 	uint32_t before = atomic_exchange(&nvs_gate, NVS_GATE_SHUT);
-	/* Who waits for a compute turn needs the grant first from now on, and asks for it when awake. */
+	/* A thread that waits for a slice needs the grant first from now on, and asks for it when awake. */
 	if (before == NVS_GATE_REST)
 		futex(&nvs_gate, FUTEX_WAKE, INT_MAX, NULL);
 	/* Behind a gate that was shut before, memory may be away. */
@@ -394,7 +394,7 @@ bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us)
 	return drained;
 }
 
-bool nvs_gate_settled(void)
+bool nvs_gate_drained(void)
 {
 	return nvs_gate_flags_down() && nvs_drain_record() && nvs_drain_finished();
 }

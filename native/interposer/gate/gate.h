@@ -16,7 +16,7 @@ enum nvs_gate_state {
 	NVS_GATE_OPEN = 0,  /* submit */
 	NVS_GATE_PACED = 1, /* submit, but keep little work in flight */
 	NVS_GATE_SHUT = 2,  /* wait: memory may be away */
-	NVS_GATE_REST = 3,  /* wait for a compute turn: memory is in its place */
+	NVS_GATE_REST = 3,  /* wait for a slice: memory is in its place */
 };
 
 /* The word is a state and, while PACED, above it a number that is new each time: what a thread was allowed before does
@@ -66,7 +66,7 @@ static inline enum nvs_gate_state nvs_gate_state(void)
 
 /* The slow ways in and out; see gate.c. `enter` returns with the flag raised. */
 void nvs_gate_enter_slow(CUstream stream);
-/* For what submits nothing but needs the memory to be there; it needs no compute turn. Followed by nvs_gate_leave. */
+/* For what submits nothing but needs the memory to be there; it needs no slice. Followed by nvs_gate_leave. */
 void nvs_gate_enter_unmeasured(void);
 /* For a submission whose length is known to follow from so many bytes. A short one waits for the gate as all do, but
  * goes by beside those that are paced and measured: cuBLAS sets a few bytes before each matmul, and what one of them
@@ -125,7 +125,7 @@ void nvs_gate_shut(void); /* from now on submitters wait; says nothing about wor
  * the work still runs. Never called while a lock that a submitter may want is held. */
 bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us);
 /* The gate is shut: has all work ended that went through before? Only asks. */
-bool nvs_gate_settled(void);
+bool nvs_gate_drained(void);
 /* The gate rests: nobody is between gate and GPU. */
 bool nvs_gate_quiet(void);
 

@@ -8,9 +8,9 @@
 #include "resolve/resolve.h"
 
 #define SAMPLE_EVERY_NS (4 * NVS_NS_PER_MS) /* of GPU time */
-/* In turns the clock bills and markers tell of a change: a cost once known is only kept up to date. */
-#define SAMPLE_IN_TURNS_NS (16 * NVS_NS_PER_MS)
-#define MIXED 4 /* where long and short ones take turns, typical ones are short: the mean counts by a part */
+/* While PACED, markers tell of a change: a cost once known is only kept up to date. */
+#define SAMPLE_PACED_NS (16 * NVS_NS_PER_MS)
+#define MIXED 4 /* where long and short ones alternate, typical ones are short: the mean counts by a part */
 #define SPIKE 8 /* how far one sample may be above the typical ones and still count in full as typical */
 #define STRIDE_UNKNOWN_MAX 64u /* while no sample has come back */
 #define RETRY_AFTER 16u        /* submissions, when one could not be measured */
@@ -34,8 +34,8 @@ struct device_meter {
 	_Atomic uint32_t samples;    /* that are part of it, as far as needed */
 	_Atomic uint64_t typical_ns; /* the same without what rare long ones, or a host that was slow, add to it */
 	_Atomic uint64_t occupied_ns;
-	_Atomic uint64_t busy_ns; /* by the samples, never by turns, and without tiny ones */
-	_Atomic bool by_turns;
+	_Atomic uint64_t busy_ns; /* by the samples, never by slices, and without tiny ones */
+	_Atomic bool by_slices;
 	_Atomic uint64_t submissions; /* that belong to a sample */
 	_Atomic uint32_t begun;       /* samples, as far as needed to grow the stride */
 	uint64_t billed_until; /* on the clock: occupied time never runs ahead of it. Guarded by nvs_streams_lock */
@@ -83,7 +83,7 @@ static uint64_t next_stride(struct device_meter *meter, struct nvs_thread *self)
 	uint64_t first = 1ull << clamp(atomic_fetch_add(&meter->begun, 1), 0, 31);
 	cost = cost > typical ? cost : typical;
 	if (cost != 0)
-		stride = clamp((known ? SAMPLE_IN_TURNS_NS : SAMPLE_EVERY_NS) / cost, 1, NVS_STRIDE_MAX);
+		stride = clamp((known ? SAMPLE_PACED_NS : SAMPLE_EVERY_NS) / cost, 1, NVS_STRIDE_MAX);
 	else
 		stride = STRIDE_UNKNOWN_MAX;
 	return nvs_meter_vary(self, clamp(stride, 1, first));
@@ -286,11 +286,11 @@ static void account(struct device_meter *meter, const struct nvs_sample *sample,
 	average(&meter->typical_ns, plain, plain < typical ? 2 : AVERAGE_OVER);
 	uint64_t start = meter->billed_until > sample->since ? meter->billed_until : sample->since;
 	uint64_t now = nvs_now_ns();
-	uint64_t room = now > start ? now - start : 0;
-	uint64_t bill = clamp(sample->count * cost, 0, room);
+	uint64_t most = now > start ? now - start : 0;
+	uint64_t bill = clamp(sample->count * cost, 0, most);
 	meter->billed_until = start + bill;
 	atomic_fetch_add(&meter->busy_ns, cost > TINY_NS ? bill : 0);
-	if (!atomic_load(&meter->by_turns))
+	if (!atomic_load(&meter->by_slices))
 		atomic_fetch_add(&meter->occupied_ns, bill);
 }
 
@@ -400,10 +400,10 @@ uint64_t nvs_meter_busy_us(CUdevice device)
 	return (atomic_load(&meter->busy_ns) + rest) / NVS_NS_PER_US;
 }
 
-void nvs_meter_by_turns(CUdevice device, bool on)
+void nvs_meter_by_slices(CUdevice device, bool on)
 {
 	if (device >= 0 && device < NVS_MAX_DEVICES)
-		atomic_store(&meters[device].by_turns, on);
+		atomic_store(&meters[device].by_slices, on);
 }
 
 void nvs_meter_used(CUdevice device, uint64_t ns)

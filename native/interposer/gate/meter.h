@@ -26,7 +26,7 @@ void nvs_meter_usage(CUdevice device, struct nvs_usage_counters *out);
  * shorter than the host takes to submit it is not. */
 uint64_t nvs_meter_busy_us(CUdevice device);
 /* From now on occupied time is what nvs_meter_used says, instead of what the samples say; or no longer. */
-void nvs_meter_by_turns(CUdevice device, bool on);
+void nvs_meter_by_slices(CUdevice device, bool on);
 void nvs_meter_used(CUdevice device, uint64_t ns);
 
 /* The process is about to exit: the driver may vanish, so the link thread leaves it alone from now on. */
@@ -54,9 +54,9 @@ void nvs_pace_after_fork(void);
 /* How long the work in flight takes, as far as markers tell, ns; not while a submission passes. And how many tell. */
 uint64_t nvs_pace_pending(uint32_t *ahead);
 
-/* A turn begins with the next submission; and how long it was, ns, by the GPU's clock, from there until the end of what
- * was drained. 0: not known, or of several contexts. */
-void nvs_pace_new_turn(void);
+/* A slice begins with the next submission; and how long it was, ns, by the GPU's clock, from there until the end of
+ * what was drained. 0: not known, or of several contexts. */
+void nvs_pace_new_slice(void);
 uint64_t nvs_pace_span(void);
 
 /* What a submission takes, ns (0: not known), and how many may be in flight while PACED, if they take `recent_ns` now

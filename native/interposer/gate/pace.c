@@ -4,7 +4,7 @@
  * waits the GPU still has nearly all of it. How long a wait took is nobody's business: the window follows from the cost
  * of submissions alone, so that a switch can never make it collapse. In a process with several contexts the wait has an
  * end: work in one may wait for what the same thread has yet to submit in another. Then nothing is paced for the rest
- * of the turn. */
+ * of the slice. */
 #include "gate/meter.h"
 
 #include "base/clock.h"
@@ -142,20 +142,20 @@ static bool record_event(struct nvs_pace *pace, CUevent *event, unsigned flags, 
 	return recorded;
 }
 
-static _Atomic uint32_t turns;
+static _Atomic uint32_t slices;
 
-void nvs_pace_new_turn(void)
+void nvs_pace_new_slice(void)
 {
-	atomic_fetch_add(&turns, 1);
+	atomic_fetch_add(&slices, 1);
 }
 
 /* The lock is held. */
 static void note_begin(struct nvs_pace *pace, CUstream stream)
 {
-	uint32_t turn = atomic_load(&turns);
-	if (pace->turn == turn)
+	uint32_t slice = atomic_load(&slices);
+	if (pace->slice == slice)
 		return;
-	pace->turn = turn;
+	pace->slice = slice;
 	pace->begun_known = record_event(pace, &pace->begun, CU_EVENT_DEFAULT, stream);
 }
 
@@ -203,7 +203,7 @@ static void watch_end(CUevent marker, uint64_t foreseen)
 			return;
 }
 
-/* A marker was waited for until now. If an earlier one was too, within the same turn, and the GPU has not caught up
+/* A marker was waited for until now. If an earlier one was too, within the same slice, and the GPU has not caught up
  * since, it had work all the time: what was submitted between the two took that long, or this thread was late to wake
  * up; then it is early the next time. Unlike samples this misses nothing, and tells soon: the smaller of two in a row
  * counts. The lock is held. */
@@ -374,7 +374,7 @@ static bool look_at_span(struct nvs_context *context)
 {
 	struct nvs_pace *pace = &context->pace;
 	pthread_mutex_lock(&pace->lock);
-	CUevent begun = pace->begun_known && pace->turn == atomic_load(&turns) ? pace->begun : NULL;
+	CUevent begun = pace->begun_known && pace->slice == atomic_load(&slices) ? pace->begun : NULL;
 	pthread_mutex_unlock(&pace->lock);
 	if (begun == NULL)
 		return true;

@@ -51,9 +51,9 @@ struct nvs_pace {
 	uint64_t waited;     /* its `before`; 0: none */
 	uint64_t reached_at; /* ns */
 	uint32_t opening;    /* of the gate, then */
-	/* The first submission of a turn. */
+	/* The first submission of a slice. */
 	CUevent begun;    /* before it, with the GPU's time */
-	uint32_t turn;    /* which */
+	uint32_t slice;   /* which */
 	bool begun_known; /* the event was recorded */
 	/* What the link thread saw when it looked. */
 	uint64_t looked_at;    /* ns */

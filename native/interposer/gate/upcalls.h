@@ -1,5 +1,5 @@
-/* What the gate asks of the rooms above it. They define these functions. The gate includes nothing of theirs, so that a
- * test can put anything above it. */
+/* What the gate asks of the folders above it. They define these functions. The gate includes nothing of theirs, so that
+ * a test can put anything above it. */
 #ifndef NVS_UPCALLS_H
 #define NVS_UPCALLS_H
 

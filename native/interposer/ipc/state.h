@@ -1,4 +1,4 @@
-/* What the files of this room know, for tests to look into. */
+/* What the files of this folder know, for tests to look into. */
 #ifndef NVS_IPC_STATE_H
 #define NVS_IPC_STATE_H
 

@@ -228,7 +228,7 @@ static uint32_t decide_locally(struct nvs_gpu *gpu, uint64_t bytes, bool keeps, 
 	return 0;
 }
 
-static void settle(struct nvs_waiter **link, uint32_t denied)
+static void answer_waiter(struct nvs_waiter **link, uint32_t denied)
 {
 	struct nvs_waiter *waiter = *link;
 	*link = waiter->next;
@@ -237,10 +237,11 @@ static void settle(struct nvs_waiter **link, uint32_t denied)
 	pthread_cond_broadcast(&nvs_link.changed);
 }
 
-void nvs_link_settle(void)
+void nvs_link_answer_all(void)
 {
 	for (struct nvs_waiter *waiter; (waiter = nvs_link.waiters) != NULL;)
-		settle(&nvs_link.waiters, decide_locally(waiter->gpu, waiter->bytes, waiter->keeps, &waiter->resident));
+		answer_waiter(&nvs_link.waiters,
+			decide_locally(waiter->gpu, waiter->bytes, waiter->keeps, &waiter->resident));
 }
 
 static struct nvs_waiter **find_waiter(uint32_t request)
@@ -267,7 +268,7 @@ void nvs_link_answer(uint32_t request, uint32_t denied)
 		(*link)->resident = count((*link)->gpu, (*link)->bytes, (*link)->keeps);
 		memory_changed((*link)->gpu);
 	}
-	settle(link, denied);
+	answer_waiter(link, denied);
 }
 
 /* The lock is held: is there a connection whose books must be kept? From REGISTER on, the scheduler counts. */

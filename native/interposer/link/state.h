@@ -23,13 +23,13 @@ enum nvs_link_phase {
 
 /* What link/slices.c knows of a GPU. Link thread only. */
 struct nvs_compute {
-	bool needed;        /* submissions need a turn */
-	uint32_t in_flight; /* work that may be in flight in a turn, us; 0: not said */
+	bool needed;        /* submissions need a slice */
+	uint32_t in_flight; /* work that may be in flight in a slice, us; 0: not said */
 	bool asked;
-	uint64_t number;    /* of the turn; 0: none */
+	uint64_t number;    /* of the slice; 0: none */
 	uint64_t over;      /* of the last one that was over, since registration */
 	uint64_t overrun;   /* of one that is over, but whose work runs on; 0: none */
-	uint64_t since;     /* the turn was given, ns */
+	uint64_t since;     /* the slice was given, ns */
 	uint64_t length;    /* ns from then; 0: until told */
 	uint64_t busy_at;   /* what the meter said when it began, us */
 	uint64_t behind_at; /* the same of the pace, us */
@@ -98,7 +98,7 @@ extern struct nvs_link nvs_link __attribute__((visibility("hidden")));
 
 /* ---- link/link.c; nvs_link_wake in link.h ---- */
 /* Answer every waiter from what is known here. The lock is held. */
-void nvs_link_settle(void);
+void nvs_link_answer_all(void);
 /* Answer one, 0 or an nvs_deny_reason; nothing happens when nobody waits for this request. The lock is held. */
 void nvs_link_answer(uint32_t request, uint32_t denied);
 /* The answer to this request will take its time. The lock is held. */
@@ -108,29 +108,29 @@ void nvs_link_hold(uint32_t request);
 bool nvs_link_send(uint16_t type, const void *payload, size_t size);
 bool nvs_link_send_locked(uint16_t type, const void *payload, size_t size);
 
-/* ---- link/slices.c: compute turns, below the grants; link thread only ---- */
+/* ---- link/slices.c: slices, below the grants; link thread only ---- */
 
 #define NVS_WAKE_NS (5 * NVS_NS_PER_MS) /* a thread that waited submits something within this time */
 #define NVS_UNSEEN_NS                                                                                                  \
 	(2 * NVS_NS_PER_MS) /* at most so much passes unseen: a waiter wakes up, work ends between two looks */
 
-void nvs_compute_terms(struct nvs_gpu *gpu, const struct nvs_terms *message);
-void nvs_compute_given(struct nvs_gpu *gpu, const struct nvs_turn_ok *message);
-void nvs_compute_told(struct nvs_gpu *gpu, const struct nvs_end_turn *message);
-/* How the gate stands while all GPUs are granted: PACED in a turn, REST without one, OPEN where none is needed. */
-enum nvs_gate_state nvs_compute_gate(void);
-/* Work in flight in a turn, us; 0: as anywhere. */
-uint64_t nvs_compute_budget(void);
-/* The grants are gone, after a drain or without one: so are the turns. */
-void nvs_compute_dropped(bool drained);
+void nvs_slice_terms(struct nvs_gpu *gpu, const struct nvs_terms *message);
+void nvs_slice_given(struct nvs_gpu *gpu, const struct nvs_turn_ok *message);
+void nvs_slice_told(struct nvs_gpu *gpu, const struct nvs_end_turn *message);
+/* How the gate stands while all GPUs are granted: PACED in a slice, REST without one, OPEN where none is needed. */
+enum nvs_gate_state nvs_slice_gate(void);
+/* Work in flight in a slice, us; 0: as anywhere. */
+uint64_t nvs_slice_budget(void);
+/* The grants are gone, after a drain or without one: so are the slices. */
+void nvs_slice_dropped(bool drained);
 /* There is no scheduler any more, or it lets everything through: no terms. */
-void nvs_compute_forget(void);
-/* Ask for turns, if a submitter waits. The link's lock is held. */
-void nvs_compute_ask(void);
+void nvs_slice_forget(void);
+/* Ask for slices, if a submitter waits. The link's lock is held. */
+void nvs_slice_ask(void);
 /* End a turn whose time is over or that is not used, and follow what is still in flight. Returns when to look again, 0
  * for not at all. */
-uint64_t nvs_compute_due(uint64_t now);
-void nvs_compute_after_fork(void);
+uint64_t nvs_slice_due(uint64_t now);
+void nvs_slice_after_fork(void);
 
 /* ---- link/turns.c: grants, and what they do to the gate; link thread only ---- */
 void nvs_turn_granted(struct nvs_gpu *gpu, const struct nvs_lock_ok *message);
@@ -143,11 +143,11 @@ void nvs_turn_uncontrolled(void);
 void nvs_turn_extended(void);
 /* Ask for what is not granted, if a submitter waits. */
 void nvs_turn_ask(void);
-/* Compute turns came, went or changed their terms: set the gate accordingly, if all GPUs are granted. */
+/* Slices came, went or changed their terms: set the gate accordingly, if all GPUs are granted. */
 void nvs_turn_refresh(void);
 /* What waited for memory to move or work to end, and what has waited long enough without a scheduler. Returns when to
  * look again, 0 for not at all. */
-uint64_t nvs_turn_settle(uint64_t now);
+uint64_t nvs_turn_proceed(uint64_t now);
 /* End a turn whose time is over, or that is not used while others wait. Returns when to look again, 0 for not at all.
  */
 uint64_t nvs_turn_end_due(uint64_t now);

@@ -196,17 +196,17 @@ static bool handle(uint16_t type, const void *payload, size_t length)
 	}
 	case NVS_TERMS: {
 		MESSAGE(nvs_terms, terms);
-		FOR_GPU(&terms, nvs_compute_terms(gpu, &terms));
+		FOR_GPU(&terms, nvs_slice_terms(gpu, &terms));
 		return true;
 	}
 	case NVS_TURN_OK: {
-		MESSAGE(nvs_turn_ok, turn);
-		FOR_GPU(&turn, nvs_compute_given(gpu, &turn));
+		MESSAGE(nvs_turn_ok, slice);
+		FOR_GPU(&slice, nvs_slice_given(gpu, &slice));
 		return true;
 	}
 	case NVS_END_TURN: {
 		MESSAGE(nvs_end_turn, end);
-		FOR_GPU(&end, nvs_compute_told(gpu, &end));
+		FOR_GPU(&end, nvs_slice_told(gpu, &end));
 		return true;
 	}
 	case NVS_UPDATE_LIMIT: {
@@ -346,7 +346,7 @@ static void disconnect(const char *why)
 		nvs_link.phase = NVS_LINK_ABSENT;
 	for (uint32_t i = 0; i < nvs_link.gpu_count; i++)
 		nvs_link.gpus[i].announced = nvs_link.gpus[i].asked = false;
-	nvs_link_settle();
+	nvs_link_answer_all();
 	pthread_cond_broadcast(&nvs_link.changed);
 	pthread_mutex_unlock(&nvs_link.lock);
 	nvs_turn_uncontrolled();
@@ -529,8 +529,8 @@ static uint64_t do_what_is_due(void)
 	if (nvs_link.fd >= 0)
 		announce_new();
 	uint64_t next = nvs_turn_end_due(now);
-	next = nvs_earlier(next, nvs_turn_settle(now));
-	next = nvs_earlier(next, nvs_compute_due(now));
+	next = nvs_earlier(next, nvs_turn_proceed(now));
+	next = nvs_earlier(next, nvs_slice_due(now));
 	nvs_turn_ask();
 	next = nvs_earlier(next, send_due_memory(now));
 	follow(now);
@@ -546,7 +546,7 @@ static uint64_t do_what_is_due(void)
 void *nvs_link_thread(void *unused)
 {
 	pthread_setname_np(pthread_self(), "nvshare-link");
-	prctl(PR_SET_TIMERSLACK, 1ul); /* turns end to the microsecond, not to the default of 50 */
+	prctl(PR_SET_TIMERSLACK, 1ul); /* slices end to the microsecond, not to the default of 50 */
 	for (;;)
 		wait_for_something(do_what_is_due());
 	return unused;

@@ -13,12 +13,12 @@
 #define CONTROL_DRAIN_MS 2000u
 #define IDLE_ASK_NS (5 * NVS_NS_PER_MS)
 #define QUIET_ASK_NS (50 * NVS_NS_PER_MS)
-#define SETTLE_ASK_NS (5 * NVS_NS_PER_MS)
+#define DRAIN_ASK_NS (5 * NVS_NS_PER_MS)
 #define ALONE_NS (10 * NVS_NS_PER_S) /* without a scheduler, before memory comes back by itself */
 
 static bool scheduled; /* submissions need a grant */
 static bool opening;   /* the gate would be open, but for memory that is not there yet */
-static bool settling;  /* the gate is shut, but work that went through before may still run */
+static bool draining;  /* the gate is shut, but work that went through before may still run */
 static struct nvs_patience pauses;
 static uint64_t alone_since; /* memory is missing and there is no scheduler to give it, ns; 0: no */
 
@@ -41,11 +41,11 @@ static bool any_flag(uint32_t flag)
 /* Nobody waits yet when an open gate goes to rest: who finds it so asks. */
 static void set_gate(void)
 {
-	enum nvs_gate_state how = scheduled ? nvs_compute_gate() : NVS_GATE_OPEN;
+	enum nvs_gate_state how = scheduled ? nvs_slice_gate() : NVS_GATE_OPEN;
 	bool was_open = nvs_gate_state() == NVS_GATE_OPEN || nvs_gate_state() == NVS_GATE_PACED;
 	if (how == NVS_GATE_REST && was_open)
 		atomic_store(&nvs_link.wanted, false);
-	nvs_pace_set_budget(how == NVS_GATE_PACED ? nvs_compute_budget() : 0);
+	nvs_pace_set_budget(how == NVS_GATE_PACED ? nvs_slice_budget() : 0);
 	if (how == NVS_GATE_OPEN && scheduled && any_flag(NVS_FLAG_EXCLUSIVE))
 		how = NVS_GATE_PACED;
 	nvs_gate_open(how);
@@ -61,7 +61,7 @@ static void open_if_granted(void)
 		nvs_mover_kick();
 		return;
 	}
-	settling = false;
+	draining = false;
 	alone_since = 0;
 	set_gate();
 }
@@ -77,13 +77,13 @@ static void shut_for_now(void)
 {
 	nvs_gate_shut();
 	opening = false;
-	settling = true;
+	draining = true;
 }
 
 /* The gate is shut and nothing runs any more: memory may leave. */
 static void shut_down(void)
 {
-	opening = settling = false;
+	opening = draining = false;
 	nvs_residency_shut();
 	nvs_mover_kick();
 }
@@ -129,7 +129,7 @@ static void release(enum nvs_release_reason reason, uint32_t deadline_ms)
 	if (drained)
 		shut_down();
 	nvs_meter_poll();
-	nvs_compute_dropped(drained);
+	nvs_slice_dropped(drained);
 	tell_memory();
 	for (uint32_t i = 0; i < nvs_link.gpu_count; i++) {
 		struct nvs_gpu *gpu = &nvs_link.gpus[i];
@@ -185,7 +185,7 @@ void nvs_turn_control(bool on)
 		for (uint32_t i = 0; i < nvs_link.gpu_count; i++)
 			forget_grant(&nvs_link.gpus[i]);
 	if (!on) {
-		nvs_compute_forget();
+		nvs_slice_forget();
 		nvs_residency_free_all();
 	}
 	alone_since = 0;
@@ -203,7 +203,7 @@ void nvs_turn_control(bool on)
 void nvs_turn_uncontrolled(void)
 {
 	scheduled = false;
-	nvs_compute_forget();
+	nvs_slice_forget();
 	nvs_residency_orphaned();
 	open_if_granted();
 	if (opening && alone_since == 0)
@@ -216,7 +216,7 @@ void nvs_turn_extended(void)
 		shut_for_now();
 }
 
-uint64_t nvs_turn_settle(uint64_t now)
+uint64_t nvs_turn_proceed(uint64_t now)
 {
 	if (alone_since != 0 && now >= alone_since + ALONE_NS) {
 		alone_since = 0;
@@ -226,9 +226,9 @@ uint64_t nvs_turn_settle(uint64_t now)
 	}
 	if (opening)
 		open_if_granted();
-	if (settling && nvs_gate_settled())
+	if (draining && nvs_gate_drained())
 		shut_down();
-	return nvs_earlier(alone_since != 0 ? alone_since + ALONE_NS : 0, settling ? now + SETTLE_ASK_NS : 0);
+	return nvs_earlier(alone_since != 0 ? alone_since + ALONE_NS : 0, draining ? now + DRAIN_ASK_NS : 0);
 }
 
 void nvs_turn_ask(void)
@@ -243,7 +243,7 @@ void nvs_turn_ask(void)
 		if (gpu->announced && gpu->grant == 0 && !gpu->asked)
 			gpu->asked = nvs_link_send_locked(NVS_REQ_LOCK, &request, sizeof(request));
 	}
-	nvs_compute_ask();
+	nvs_slice_ask();
 	pthread_mutex_unlock(&nvs_link.lock);
 }
 
@@ -272,7 +272,7 @@ uint64_t nvs_turn_end_due(uint64_t now)
 	}
 	uint64_t end = quantum_end();
 	bool over = end != 0 && now >= end;
-	/* A submitter that waits for the rest of the gang, for a compute turn, or for memory that is still arriving, is
+	/* A submitter that waits for the rest of the gang, for a slice, or for memory that is still arriving, is
 	 * no idleness. */
 	bool waits = !all_granted() || nvs_gate_state() == NVS_GATE_REST;
 	bool used = opening || (waits && atomic_load(&nvs_link.wanted));
@@ -287,8 +287,8 @@ uint64_t nvs_turn_end_due(uint64_t now)
 
 void nvs_turn_after_fork(void)
 {
-	scheduled = opening = settling = false;
+	scheduled = opening = draining = false;
 	pauses = (struct nvs_patience){0};
 	alone_since = 0;
-	nvs_compute_after_fork();
+	nvs_slice_after_fork();
 }

@@ -132,7 +132,7 @@ CUresult nvs_counted_ask(CUdevice device, uint64_t bytes)
 	return CUDA_SUCCESS;
 }
 
-CUresult nvs_counted_settle(
+CUresult nvs_counted_confirm(
 	CUresult result, enum nvs_counted_kind kind, const void *made, CUdevice device, uint64_t bytes)
 {
 	struct counted *entry = result == CUDA_SUCCESS ? calloc(1, sizeof(*entry)) : NULL;
@@ -196,7 +196,8 @@ NVS_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *p, size_t n, unsigned flags)
 	nvs_inside++;
 	CUresult result = nvs_counted_ask(device, n);
 	if (result == CUDA_SUCCESS)
-		result = nvs_counted_settle(nvs_real.cuMemAllocManaged(p, n, flags), NVS_COUNTED_POINTER, p, device, n);
+		result =
+			nvs_counted_confirm(nvs_real.cuMemAllocManaged(p, n, flags), NVS_COUNTED_POINTER, p, device, n);
 	nvs_inside--;
 	return result;
 }
@@ -221,7 +222,7 @@ static CUresult device_of_stream(CUstream stream, CUdevice *device)
 		if (result == CUDA_SUCCESS)                                                                            \
 			result = nvs_counted_ask(device, n);                                                           \
 		if (result == CUDA_SUCCESS)                                                                            \
-			result = nvs_counted_settle(nvs_real.name args, NVS_COUNTED_POINTER, p, device, n);            \
+			result = nvs_counted_confirm(nvs_real.name args, NVS_COUNTED_POINTER, p, device, n);           \
 		return result;                                                                                         \
 	}                                                                                                              \
 	NVS_EXPORT CUresult name params                                                                                \
@@ -281,7 +282,7 @@ CUresult nvs_counted_create(
 	CUresult result = nvs_counted_ask(device, n);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return nvs_counted_settle(nvs_real.cuMemCreate(handle, n, prop, flags), NVS_COUNTED_HANDLE, handle, device, n);
+	return nvs_counted_confirm(nvs_real.cuMemCreate(handle, n, prop, flags), NVS_COUNTED_HANDLE, handle, device, n);
 }
 
 CUresult nvs_counted_release(CUmemGenericAllocationHandle handle)
@@ -303,7 +304,7 @@ CUresult nvs_counted_release(CUmemGenericAllocationHandle handle)
 		nvs_inside++;                                                                                          \
 		CUresult result = nvs_counted_ask(device, bytes);                                                      \
 		if (result == CUDA_SUCCESS)                                                                            \
-			result = nvs_counted_settle(nvs_real.name args, kind, array, device, bytes);                   \
+			result = nvs_counted_confirm(nvs_real.name args, kind, array, device, bytes);                  \
 		nvs_inside--;                                                                                          \
 		return result;                                                                                         \
 	}

@@ -20,7 +20,7 @@ CUresult nvs_counted_ask(CUdevice device, uint64_t bytes);
 
 /* After the driver answered `result`: remember what it made (the 64-bit value at `made`), or take the count back.
  * Returns `result`. */
-CUresult nvs_counted_settle(
+CUresult nvs_counted_confirm(
 	CUresult result, enum nvs_counted_kind kind, const void *made, CUdevice device, uint64_t bytes);
 
 /* cuMemFree of a counted pointer. False when it is not one; else `result` is the driver's answer. */

@@ -189,7 +189,7 @@ static CUresult allocate_natively(CUdevice device, size_t size, CUdeviceptr *p)
 	CUresult result = nvs_counted_ask(device, size);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return nvs_counted_settle(nvs_real.cuMemAlloc_v2(p, size), NVS_COUNTED_POINTER, p, device, size);
+	return nvs_counted_confirm(nvs_real.cuMemAlloc_v2(p, size), NVS_COUNTED_POINTER, p, device, size);
 }
 
 NVS_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n)
@@ -219,7 +219,7 @@ NVS_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *p, size_t *pitch, size_t w, 
 	return result;
 }
 
-/* ---- what the rest of the room calls ---- */
+/* ---- what the rest of memory/ calls ---- */
 
 void nvs_memory_context_gone(CUcontext context, CUdevice device)
 {

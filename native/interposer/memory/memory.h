@@ -1,4 +1,4 @@
-/* What the files of the memory room share, and what other rooms call. */
+/* What the files of this folder share, and what other folders call. */
 #ifndef NVS_MEMORY_H
 #define NVS_MEMORY_H
 

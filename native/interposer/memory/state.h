@@ -1,4 +1,4 @@
-/* The books of the memory room. Each belongs to one file, which guards it; tests look that nothing is left in them. */
+/* The books of this folder. Each belongs to one file, which guards it; tests look that nothing is left in them. */
 #ifndef NVS_MEMORY_STATE_H
 #define NVS_MEMORY_STATE_H
 

@@ -11,7 +11,7 @@
 #include "link/share.h"
 #include "nvshare_protocol.h"
 
-#define ROOM 64u   /* processes that a list is first asked for */
+#define SPARE 64u  /* processes that a list has place for, besides those that are known of */
 #define ATTEMPTS 4 /* a list may have grown when it is asked again */
 #define NO_INSTANCE 0xffffffffu
 
@@ -85,15 +85,15 @@ static struct record_head *record(const struct records *list, unsigned at)
 static nvmlReturn_t fetch_all(nvmlDevice_t device, fetch_function fetch, const void *how, struct records *list)
 {
 	nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
-	unsigned room = ROOM;
+	unsigned capacity = SPARE;
 	for (int i = 0; i < ATTEMPTS && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
 		free(list->bytes);
-		list->bytes = calloc(room, list->stride);
+		list->bytes = calloc(capacity, list->stride);
 		if (list->bytes == NULL)
 			return NVML_ERROR_UNKNOWN;
-		list->count = room;
+		list->count = capacity;
 		result = fetch(device, how, &list->count, list->bytes);
-		room = list->count + ROOM;
+		capacity = list->count + SPARE;
 	}
 	return result;
 }
@@ -150,12 +150,12 @@ static nvmlReturn_t own_list(nvmlDevice_t device, fetch_function fetch, const vo
 	return NVML_SUCCESS;
 }
 
-/* NVML's protocol: *count says how much room there is and then how much is needed. */
+/* NVML's protocol: *count says how many records fit, and then how many there are. */
 static nvmlReturn_t hand_out(const struct records *list, unsigned *count, void *to)
 {
-	unsigned room = *count;
+	unsigned capacity = *count;
 	*count = list->count;
-	if (list->count > room || (to == NULL && list->count > 0))
+	if (list->count > capacity || (to == NULL && list->count > 0))
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	if (list->count > 0)
 		memcpy(to, list->bytes, list->count * list->stride);
@@ -234,7 +234,7 @@ NVS_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t devic
 	return result;
 }
 
-/* ---- samples: of what was handed out only ours are left; room for all of them is more than enough ---- */
+/* ---- samples: of what was handed out only ours are left; place for all of them is more than enough ---- */
 
 NVS_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(
 	nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned *count, unsigned long long last_seen)

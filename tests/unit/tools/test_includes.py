@@ -23,13 +23,13 @@ SOUND = {
 }
 
 
-def violations(root: Path, changes: dict[str, str], rooms: dict[str, set[str]] | None = None) -> list[str]:
+def violations(root: Path, changes: dict[str, str], folders: dict[str, set[str]] | None = None) -> list[str]:
     """What the check says about a small tree that is sound but for these files."""
     for name, text in {**SOUND, **changes}.items():
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    found: list[str] = Check(root, rooms=rooms or LOW_AND_HIGH, upward={}).violations()
+    found: list[str] = Check(root, folders=folders or LOW_AND_HIGH, upward={}).violations()
     return found
 
 
@@ -45,7 +45,7 @@ def test_a_sound_tree_has_no_violation(tmp_path: Path) -> None:
     ("name", "text", "reason"),
     [
         ("native/interposer/low/low.c", '#include "high/high.h"\n', "low may not include high"),
-        ("native/interposer/low/low.c", '#include "low.h"\n', "does not name its room"),
+        ("native/interposer/low/low.c", '#include "low.h"\n', "does not name its folder"),
         ("native/interposer/low/low.c", '#include "low/gone.h"\n', "is not there"),
         ("native/interposer/low/low.c", '#include "../low/low.h"\n', "climbs out of its folder"),
         ("native/interposer/attic/old.c", '#include "low/low.h"\n', "attic is not in the table"),
@@ -67,15 +67,15 @@ def test_a_planted_include_is_found_with_its_place(tmp_path: Path, name: str, te
 def test_a_header_that_the_table_names_may_be_included_from_below(tmp_path: Path) -> None:
     violations(tmp_path, {"native/interposer/low/low.c": '#include "high/high.h"\n'})
     upward = {("low", "high/high.h"): "a reason"}
-    assert Check(tmp_path, rooms=LOW_AND_HIGH, upward=upward).violations() == []
+    assert Check(tmp_path, folders=LOW_AND_HIGH, upward=upward).violations() == []
 
 
-def test_rooms_that_form_a_cycle_are_found(tmp_path: Path) -> None:
+def test_folders_that_form_a_cycle_are_found(tmp_path: Path) -> None:
     found = violations(
         tmp_path, {"native/interposer/low/low.c": '#include "high/high.h"\n'}, {"low": {"high"}, "high": {"low"}}
     )
     assert len(found) == 1
-    assert "the table of rooms has a cycle" in found[0]
+    assert "the table of folders has a cycle" in found[0]
 
 
 def test_a_permission_that_nothing_needs_is_found(tmp_path: Path) -> None:

@@ -364,13 +364,13 @@ static size_t place_after(const struct nvs_space *space, CUdeviceptr p)
 
 static bool list_segment(struct nvs_space *space, struct nvs_segment *segment)
 {
-	if (space->segment_count == space->segment_room) {
-		size_t room = space->segment_room == 0 ? 64 : space->segment_room * 2;
-		struct nvs_segment **larger = realloc(space->segments, room * sizeof(struct nvs_segment *));
+	if (space->segment_count == space->segment_capacity) {
+		size_t capacity = space->segment_capacity == 0 ? 64 : space->segment_capacity * 2;
+		struct nvs_segment **larger = realloc(space->segments, capacity * sizeof(struct nvs_segment *));
 		if (larger == NULL)
 			return false;
 		space->segments = larger;
-		space->segment_room = room;
+		space->segment_capacity = capacity;
 	}
 	size_t at = place_after(space, segment->base);
 	memmove(&space->segments[at + 1], &space->segments[at],

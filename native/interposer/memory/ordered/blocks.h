@@ -62,7 +62,7 @@ struct nvs_segment {
 /* Every segment and every live block, whichever heap they belong to. All zero: empty. */
 struct nvs_space {
 	struct nvs_segment **segments; /* by address */
-	size_t segment_count, segment_room;
+	size_t segment_count, segment_capacity;
 	struct nvs_block **buckets; /* of live blocks, by base */
 	uint64_t bucket_mask;       /* 0: no bucket yet */
 	uint64_t live;

@@ -175,7 +175,7 @@ static bool is_over(const struct nvs_lane *lane)
 	return !lasts && !lane->pending && lane->shelf.bytes == 0;
 }
 
-static void settle_lane(struct nvs_lane *lane)
+static void reap_lane(struct nvs_lane *lane)
 {
 	CUcontext popped;
 	if (nvs_real.cuCtxPushCurrent_v2(lane->context) != CUDA_SUCCESS)
@@ -197,7 +197,7 @@ static void settle_lane(struct nvs_lane *lane)
 	nvs_real.cuCtxPopCurrent_v2(&popped);
 }
 
-void nvs_lanes_settle(struct nvs_pool *pool)
+void nvs_lanes_reap(struct nvs_pool *pool)
 {
 	pthread_mutex_lock(&nvs_streams_lock);
 	CUstreamCaptureMode mode = nvs_relax();
@@ -206,7 +206,7 @@ void nvs_lanes_settle(struct nvs_pool *pool)
 	pthread_mutex_unlock(&nvs_ordered_lock);
 	while (lane != NULL) {
 		struct nvs_lane *next = lane->next;
-		settle_lane(lane);
+		reap_lane(lane);
 		lane = next;
 	}
 	nvs_unrelax(mode);

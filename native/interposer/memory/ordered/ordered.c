@@ -102,7 +102,7 @@ static bool is_of(struct nvs_pool *pool, CUdevice device)
 }
 
 /* Bytes that are free, but may be in use by work. */
-static uint64_t unsettled(const struct nvs_pool *pool)
+static uint64_t under_work(const struct nvs_pool *pool)
 {
 	pthread_mutex_lock(&nvs_ordered_lock);
 	uint64_t bytes = pool->heap.reserved - pool->heap.used - pool->common.bytes;
@@ -111,9 +111,9 @@ static uint64_t unsettled(const struct nvs_pool *pool)
 }
 
 /* Only asks. */
-static void settle_now(struct nvs_pool *pool)
+static void reap_now(struct nvs_pool *pool)
 {
-	nvs_lanes_settle(pool);
+	nvs_lanes_reap(pool);
 	pthread_mutex_lock(&nvs_ordered_lock);
 	bool parked = pool->parked.bytes > 0;
 	pthread_mutex_unlock(&nvs_ordered_lock);
@@ -121,10 +121,10 @@ static void settle_now(struct nvs_pool *pool)
 		nvs_lanes_drain(0);
 }
 
-void nvs_pool_settle(struct nvs_pool *pool, uint32_t deadline_ms)
+void nvs_pool_reap(struct nvs_pool *pool, uint32_t deadline_ms)
 {
 	uint64_t pause = 0, deadline = nvs_now_ns() + deadline_ms * NVS_NS_PER_MS;
-	for (settle_now(pool); unsettled(pool) > 0 && nvs_now_ns() < deadline; settle_now(pool))
+	for (reap_now(pool); under_work(pool) > 0 && nvs_now_ns() < deadline; reap_now(pool))
 		nvs_sleep_growing(&pause);
 }
 
@@ -137,7 +137,7 @@ static void release_idle(void)
 		pthread_mutex_unlock(&nvs_ordered_lock);
 		if (!wanted)
 			continue;
-		settle_now(pool);
+		reap_now(pool);
 		nvs_pool_release(pool, keep, true);
 	}
 }
@@ -152,18 +152,18 @@ void nvs_ordered_tidy(void)
 		release_idle();
 }
 
-static bool any_unsettled(CUdevice device)
+static bool any_under_work(CUdevice device)
 {
 	uint64_t bytes = 0;
 	for (struct nvs_pool *pool = nvs_pool_first(); pool != NULL; pool = pool->next)
 		if (is_of(pool, device))
-			bytes += unsettled(pool);
+			bytes += under_work(pool);
 	return bytes > 0;
 }
 
 bool nvs_ordered_give_up(CUdevice device, uint32_t deadline_ms)
 {
-	bool changed = any_unsettled(device) && nvs_lanes_drain(deadline_ms);
+	bool changed = any_under_work(device) && nvs_lanes_drain(deadline_ms);
 	for (struct nvs_pool *pool = nvs_pool_first(); pool != NULL; pool = pool->next)
 		if (is_of(pool, device))
 			changed = nvs_pool_release(pool, 0, false) || changed;
@@ -189,7 +189,7 @@ static bool take_together(struct nvs_pool *pool, CUstream stream, struct nvs_str
 	pthread_mutex_unlock(&nvs_ordered_lock);
 	if (!enough)
 		return false;
-	settle_now(pool);
+	reap_now(pool);
 	struct nvs_order *order = nvs_order_lock(stream, key);
 	if (order == NULL)
 		return false;
@@ -319,7 +319,7 @@ static __attribute__((noinline, cold)) bool unlock_mistake(CUdeviceptr p, CUresu
 static __attribute__((noinline, cold)) void after_free(struct nvs_pool *pool, bool destroyed)
 {
 	if (destroyed) {
-		settle_now(pool);
+		reap_now(pool);
 		nvs_pool_release(pool, 0, false);
 	}
 	nvs_ordered_tidy();

@@ -16,7 +16,7 @@
 #include "memory/ordered/blocks.h"
 #include "memory/table.h"
 
-/* ---- what the wrappers and the rest of the room call ---- */
+/* ---- what the wrappers and the rest of memory/ call ---- */
 
 /* cuMemAllocAsync (`pool` NULL: the current one of the stream's device) and cuMemAllocFromPoolAsync. `stream` has the
  * per-thread variants' meaning spelled out (NVS_PER_THREAD). False: this is the driver's business. */
@@ -111,7 +111,7 @@ void nvs_pools_after_fork(void);
 
 /* ordered.c */
 /* Wait at most so long until no work uses what is free. */
-void nvs_pool_settle(struct nvs_pool *pool, uint32_t deadline_ms);
+void nvs_pool_reap(struct nvs_pool *pool, uint32_t deadline_ms);
 /* Give back free segments that no work uses, but keep so many bytes. `idle_only`: those not used for a while. True when
  * there was one. */
 bool nvs_pool_release(struct nvs_pool *pool, uint64_t keep, bool idle_only);
@@ -171,7 +171,7 @@ static inline struct nvs_lane *nvs_lane_of(struct nvs_order *order, struct nvs_p
 }
 
 /* Look which work is over, and let everybody have what it used. Waits for nothing. */
-void nvs_lanes_settle(struct nvs_pool *pool);
+void nvs_lanes_reap(struct nvs_pool *pool);
 /* Wait for all work of the process; what was freed before becomes everybody's. False when it could not be had. */
 bool nvs_lanes_drain(uint32_t deadline_ms);
 /* The context is destroyed, its work over, its events gone. */

@@ -182,7 +182,7 @@ NVS_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle)
 		pool->handle = handle;
 		pthread_mutex_unlock(&nvs_ordered_lock);
 	} else if (pool != NULL) {
-		nvs_pool_settle(pool, TRIM_WAIT_MS);
+		nvs_pool_reap(pool, TRIM_WAIT_MS);
 		nvs_pool_release(pool, 0, false);
 	}
 	nvs_inside--;
@@ -212,7 +212,7 @@ NVS_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
 	CUresult result = nvs_real.cuMemPoolTrimTo(handle, keep);
 	struct nvs_pool *pool = result == CUDA_SUCCESS ? our_pool(handle) : NULL;
 	if (pool != NULL) {
-		nvs_pool_settle(pool, TRIM_WAIT_MS);
+		nvs_pool_reap(pool, TRIM_WAIT_MS);
 		nvs_pool_release(pool, keep, false);
 	}
 	nvs_inside--;

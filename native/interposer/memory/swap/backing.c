@@ -75,7 +75,7 @@ static CUresult set_aside(struct nvs_backing *backing, bool resident)
 	}
 	if (resident) {
 		for (size_t i = 0; i < backing->chunk_count; i++)
-			backing->chunks[i].stuck = true;
+			backing->chunks[i].blocked = true;
 		return CUDA_SUCCESS;
 	}
 	if (!atomic_exchange(&said, true))
@@ -120,7 +120,7 @@ static CUresult make(
 		return result;
 	struct nvs_backing *backing = plan(kind, device, size, shared, prop);
 	result = backing != NULL ? set_aside(backing, resident) : CUDA_ERROR_OUT_OF_MEMORY;
-	bool stays = result == CUDA_SUCCESS && backing->chunks[0].stuck;
+	bool stays = result == CUDA_SUCCESS && backing->chunks[0].blocked;
 	if (result == CUDA_SUCCESS)
 		result = kind->backend->create(backing, resident);
 	if (result != CUDA_SUCCESS) {

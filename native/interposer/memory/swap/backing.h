@@ -33,9 +33,9 @@ struct nvs_chunk {
 	size_t size;
 	/* Guarded by residency.c's lock. */
 	enum nvs_chunk_state state;
-	bool filled; /* the buffer holds the contents (HOST, BOTH, on the way); false: there are none */
-	bool stuck;  /* the host has no room for it: counts as pinned, as does: */
-	bool held;   /* others know the memory itself, not only its address: it stays */
+	bool filled;  /* the buffer holds the contents (HOST, BOTH, on the way); false: there are none */
+	bool blocked; /* the host has no room for it: counts as pinned, as does: */
+	bool held;    /* others know the memory itself, not only its address: it stays */
 	struct nvs_host_buffer *buffer; /* set by the mover only */
 };
 

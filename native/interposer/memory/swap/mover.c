@@ -46,7 +46,7 @@ struct queue {
 	uint64_t copied, busy; /* bytes and ns, since the last log line */
 };
 
-struct lane {
+struct carrier {
 	CUcontext context; /* NULL: none chosen */
 	struct queue out, in;
 	uint64_t refused_at; /* the first time of this want of room, ns; 0: there is none */
@@ -56,7 +56,7 @@ struct lane {
 };
 
 /* The mover's own; others touch it only while it is parked. */
-static struct lane lanes[NVS_MAX_DEVICES];
+static struct carrier carriers[NVS_MAX_DEVICES];
 static struct nvs_host_buffer *in_making;
 
 static struct {
@@ -67,32 +67,32 @@ static struct {
 	uint64_t kicks;
 } mover = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .parking = PTHREAD_COND_INITIALIZER};
 
-/* ---- lanes ---- */
+/* ---- carriers ---- */
 
-static bool open_lane(struct lane *lane, CUdevice device)
+static bool open_carrier(struct carrier *carrier, CUdevice device)
 {
 	CUcontext context = nvs_context_on(device), popped;
 	if (context == NULL || nvs_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
 		return false;
-	CUresult result = nvs_real.cuStreamCreate(&lane->out.stream, STREAM_NON_BLOCKING);
-	lane->is_lost = nvs_is_fatal(result);
+	CUresult result = nvs_real.cuStreamCreate(&carrier->out.stream, STREAM_NON_BLOCKING);
+	carrier->is_lost = nvs_is_fatal(result);
 	if (result == CUDA_SUCCESS) {
-		if (nvs_real.cuStreamCreate(&lane->in.stream, STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
-			lane->context = context;
+		if (nvs_real.cuStreamCreate(&carrier->in.stream, STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
+			carrier->context = context;
 			return true;
 		}
-		nvs_real.cuStreamDestroy_v2(lane->out.stream);
+		nvs_real.cuStreamDestroy_v2(carrier->out.stream);
 	}
 	nvs_real.cuCtxPopCurrent_v2(&popped);
 	return false;
 }
 
-/* True: the lane's context is current until `leave`. */
-static bool enter(struct lane *lane, CUdevice device)
+/* True: the carrier's context is current until `leave`. */
+static bool enter(struct carrier *carrier, CUdevice device)
 {
-	if (lane->context == NULL)
-		return open_lane(lane, device);
-	return nvs_real.cuCtxPushCurrent_v2(lane->context) == CUDA_SUCCESS;
+	if (carrier->context == NULL)
+		return open_carrier(carrier, device);
+	return nvs_real.cuCtxPushCurrent_v2(carrier->context) == CUDA_SUCCESS;
 }
 
 static void leave(void)
@@ -201,21 +201,21 @@ static void take_off(CUdevice device, const struct nvs_move *move)
 static void keep(CUdevice device, const struct nvs_move *move, const char *why)
 {
 	static _Atomic bool said;
-	nvs_residency_stuck(move);
+	nvs_residency_blocked(move);
 	nvs_link_moved(device);
 	if (!atomic_exchange(&said, true))
 		NVS_WARN("%zu MiB stay on the card: %s", move->size >> 20, why);
 }
 
 /* It could not be copied. If no context is left that could ever read it, others need not wait for its place. */
-static void lose(CUdevice device, struct lane *lane, struct nvs_move *move)
+static void lose(CUdevice device, struct carrier *carrier, struct nvs_move *move)
 {
 	static _Atomic bool said;
-	if (lane->context != NULL && enter(lane, device)) {
-		lane->is_lost = nvs_is_fatal(nvs_real.cuStreamQuery(lane->out.stream));
+	if (carrier->context != NULL && enter(carrier, device)) {
+		carrier->is_lost = nvs_is_fatal(nvs_real.cuStreamQuery(carrier->out.stream));
 		leave();
 	}
-	if (!lane->is_lost || nvs_context_count(device) > 1 || move->backing->backend->is_unified) {
+	if (!carrier->is_lost || nvs_context_count(device) > 1 || move->backing->backend->is_unified) {
 		keep(device, move, "the context they belong to has failed");
 		return;
 	}
@@ -227,38 +227,38 @@ static void lose(CUdevice device, struct lane *lane, struct nvs_move *move)
 			device);
 }
 
-static void finish_out(CUdevice device, struct lane *lane)
+static void finish_out(CUdevice device, struct carrier *carrier)
 {
 	struct nvs_move move;
 	bool failed;
-	while (take_finished(&lane->out, &move, &failed)) {
+	while (take_finished(&carrier->out, &move, &failed)) {
 		if (failed)
-			lose(device, lane, &move);
+			lose(device, carrier, &move);
 		else
 			take_off(device, &move);
 	}
 }
 
 /* Of a context that failed before anything of it was moved. */
-static void lose_all(CUdevice device, struct lane *lane)
+static void lose_all(CUdevice device, struct carrier *carrier)
 {
 	struct nvs_move move;
 	while (nvs_residency_next_out(device, &move))
-		lose(device, lane, &move);
+		lose(device, carrier, &move);
 }
 
-static void start_out(CUdevice device, struct lane *lane)
+static void start_out(CUdevice device, struct carrier *carrier)
 {
 	struct nvs_move move;
-	struct queue *queue = &lane->out;
+	struct queue *queue = &carrier->out;
 	while (!is_full(queue) && nvs_residency_next_out(device, &move)) {
 		if (!move.copy)
 			take_off(device, &move);
 		else if (!ensure_buffer(&move))
 			keep(device, &move, "the host, or this container's memory limit, has no room for them");
 		else if (!submit(queue, &move, true))
-			lose(device, lane, &move);
-		finish_out(device, lane); /* making a buffer takes longer than copying to it */
+			lose(device, carrier, &move);
+		finish_out(device, carrier); /* making a buffer takes longer than copying to it */
 	}
 }
 
@@ -298,47 +298,47 @@ static void say_refused(CUdevice device)
 }
 
 /* Somebody outside took the memory, or the driver has not yet freed that of a process that died: it will come. */
-static void refused(CUdevice device, struct lane *lane)
+static void refused(CUdevice device, struct carrier *carrier)
 {
 	uint64_t now = nvs_now_ns();
-	if (lane->refused_at == 0) {
-		lane->refused_at = now;
-		lane->retry_wait = REFUSED_FIRST_NS;
+	if (carrier->refused_at == 0) {
+		carrier->refused_at = now;
+		carrier->retry_wait = REFUSED_FIRST_NS;
 	} else {
-		lane->retry_wait *= 2;
-		if (lane->retry_wait > REFUSED_LAST_NS)
-			lane->retry_wait = REFUSED_LAST_NS;
+		carrier->retry_wait *= 2;
+		if (carrier->retry_wait > REFUSED_LAST_NS)
+			carrier->retry_wait = REFUSED_LAST_NS;
 	}
-	lane->retry_at = now + lane->retry_wait;
-	if (lane->refusal_told || now - lane->refused_at < REFUSED_SAY_NS)
+	carrier->retry_at = now + carrier->retry_wait;
+	if (carrier->refusal_told || now - carrier->refused_at < REFUSED_SAY_NS)
 		return;
-	lane->refusal_told = true;
+	carrier->refusal_told = true;
 	say_refused(device);
 }
 
-static void accepted(CUdevice device, struct lane *lane)
+static void accepted(CUdevice device, struct carrier *carrier)
 {
-	if (lane->refusal_told)
+	if (carrier->refusal_told)
 		NVS_INFO("device %d has room again", device);
-	lane->refused_at = lane->retry_at = 0;
-	lane->refusal_told = false;
+	carrier->refused_at = carrier->retry_at = 0;
+	carrier->refusal_told = false;
 }
 
-static void start_in(CUdevice device, struct lane *lane)
+static void start_in(CUdevice device, struct carrier *carrier)
 {
 	struct nvs_move move;
-	while (!is_full(&lane->in) && nvs_residency_next_in(device, &move)) {
+	while (!is_full(&carrier->in) && nvs_residency_next_in(device, &move)) {
 		if (move.backing->backend->bring(move.backing, move.index) != CUDA_SUCCESS) {
 			nvs_residency_turned_back(&move);
-			refused(device, lane);
+			refused(device, carrier);
 			return;
 		}
-		accepted(device, lane);
+		accepted(device, carrier);
 		if (!move.copy)
 			land(device, &move, false);
-		else if (!submit(&lane->in, &move, false))
+		else if (!submit(&carrier->in, &move, false))
 			land(device, &move, true);
-		finish_in(device, &lane->in);
+		finish_in(device, &carrier->in);
 	}
 }
 
@@ -360,40 +360,40 @@ static void end_swap(struct queue *queue, const char *way, _Atomic uint64_t *las
 }
 
 /* What comes in portions, as others make room, is one swap. */
-static void end_swaps(CUdevice device, struct lane *lane)
+static void end_swaps(CUdevice device, struct carrier *carrier)
 {
 	struct nvs_holding view;
-	if (lane->out.copied + lane->in.copied == 0)
+	if (carrier->out.copied + carrier->in.copied == 0)
 		return;
 	nvs_residency_view(device, &view);
-	if (lane->out.count == 0 && lane->out.copied > 0 && view.resident <= view.target)
-		end_swap(&lane->out, "out", &last_out_ns);
-	if (lane->in.count == 0 && lane->in.copied > 0 && view.absent == 0)
-		end_swap(&lane->in, "in", &last_in_ns);
+	if (carrier->out.count == 0 && carrier->out.copied > 0 && view.resident <= view.target)
+		end_swap(&carrier->out, "out", &last_out_ns);
+	if (carrier->in.count == 0 && carrier->in.copied > 0 && view.absent == 0)
+		end_swap(&carrier->in, "in", &last_in_ns);
 }
 
 static bool is_in_use(CUdevice device)
 {
-	return lanes[device].out.count + lanes[device].in.count > 0;
+	return carriers[device].out.count + carriers[device].in.count > 0;
 }
 
 /* True while something is under way. */
 static bool move_device(CUdevice device, bool may_start)
 {
-	struct lane *lane = &lanes[device];
-	finish_out(device, lane);
-	finish_in(device, &lane->in);
-	if (nvs_now_ns() >= lane->retry_at)
-		lane->retry_at = 0;
-	if (may_start && enter(lane, device)) {
-		start_out(device, lane);
-		if (lane->retry_at == 0)
-			start_in(device, lane);
+	struct carrier *carrier = &carriers[device];
+	finish_out(device, carrier);
+	finish_in(device, &carrier->in);
+	if (nvs_now_ns() >= carrier->retry_at)
+		carrier->retry_at = 0;
+	if (may_start && enter(carrier, device)) {
+		start_out(device, carrier);
+		if (carrier->retry_at == 0)
+			start_in(device, carrier);
 		leave();
-	} else if (may_start && lane->is_lost) {
-		lose_all(device, lane);
+	} else if (may_start && carrier->is_lost) {
+		lose_all(device, carrier);
 	}
-	end_swaps(device, lane);
+	end_swaps(device, carrier);
 	return is_in_use(device);
 }
 
@@ -415,7 +415,7 @@ static struct nvs_host_buffer *begin_ahead(CUdevice device, size_t size)
 /* A step towards the next buffer. False: there are enough, or no more to be had. */
 static bool prepare(CUdevice device)
 {
-	struct lane *lane = &lanes[device];
+	struct carrier *carrier = &carriers[device];
 	size_t size = nvs_residency_unprepared(device);
 	if (size == 0)
 		return false;
@@ -425,7 +425,7 @@ static bool prepare(CUdevice device)
 		in_making = begin_ahead(device, size);
 	if (in_making == NULL)
 		nvs_residency_prepared(device);
-	if (in_making == NULL || !enter(lane, device))
+	if (in_making == NULL || !enter(carrier, device))
 		return false;
 	bool ready = nvs_host_step(in_making), failed = in_making->failed;
 	leave();
@@ -486,9 +486,9 @@ static uint64_t first_retry(uint64_t with_moves)
 {
 	uint64_t first = 0;
 	for (CUdevice device = 0; device < NVS_MAX_DEVICES; device++)
-		if ((with_moves & 1ull << device) != 0 && lanes[device].retry_at != 0 &&
-			(first == 0 || lanes[device].retry_at < first))
-			first = lanes[device].retry_at;
+		if ((with_moves & 1ull << device) != 0 && carriers[device].retry_at != 0 &&
+			(first == 0 || carriers[device].retry_at < first))
+			first = carriers[device].retry_at;
 	return first;
 }
 
@@ -559,11 +559,11 @@ void nvs_mover_context_ends(CUcontext context)
 	nvs_mover_pause();
 	if (nvs_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {
 		for (CUdevice device = 0; device < NVS_MAX_DEVICES; device++) {
-			if (lanes[device].context != context)
+			if (carriers[device].context != context)
 				continue;
-			close_queue(&lanes[device].out);
-			close_queue(&lanes[device].in);
-			lanes[device].context = NULL;
+			close_queue(&carriers[device].out);
+			close_queue(&carriers[device].in);
+			carriers[device].context = NULL;
 		}
 		nvs_host_context_ends(context);
 		nvs_real.cuCtxPopCurrent_v2(&popped);
@@ -596,6 +596,6 @@ void nvs_mover_after_fork(void)
 	mover.running = mover.parked = mover.stopping = false;
 	mover.pausing = 0;
 	for (CUdevice device = 0; device < NVS_MAX_DEVICES; device++)
-		lanes[device] = (struct lane){0};
+		carriers[device] = (struct carrier){0};
 	in_making = NULL;
 }

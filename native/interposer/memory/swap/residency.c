@@ -118,13 +118,13 @@ static uint64_t present(const struct nvs_holding *of)
 }
 
 /* The lock is held. */
-static void try_stuck_again(CUdevice device)
+static void try_blocked_again(CUdevice device)
 {
-	nvs_holdings.stuck_at[device] = 0;
+	nvs_holdings.blocked_at[device] = 0;
 	for (struct nvs_backing *backing = nvs_holdings.backings; backing != NULL; backing = backing->next)
 		for (size_t i = 0; backing->device == device && i < backing->chunk_count; i++)
-			if (backing->chunks[i].stuck) {
-				backing->chunks[i].stuck = false;
+			if (backing->chunks[i].blocked) {
+				backing->chunks[i].blocked = false;
 				nvs_holdings.devices[device].pinned -=
 					backing->chunks[i].held ? 0 : backing->chunks[i].size;
 			}
@@ -142,8 +142,9 @@ void nvs_residency_set(CUdevice device, uint64_t target, uint64_t number)
 	of->number = number;
 	if (target < allocated && allocated - target > of->wanted)
 		of->wanted = allocated - target;
-	if (lower && nvs_holdings.stuck_at[device] != 0 && nvs_now_ns() - nvs_holdings.stuck_at[device] > NVS_STUCK_NS)
-		try_stuck_again(device);
+	if (lower && nvs_holdings.blocked_at[device] != 0 &&
+		nvs_now_ns() - nvs_holdings.blocked_at[device] > NVS_BLOCKED_NS)
+		try_blocked_again(device);
 	nvs_holdings_unlock();
 }
 
@@ -261,9 +262,9 @@ void nvs_residency_add(struct nvs_backing *backing)
 	struct nvs_holding *of = &nvs_holdings.devices[backing->device];
 	nvs_holdings_lock();
 	for (size_t i = 0; i < backing->chunk_count; i++)
-		if (backing->chunks[i].stuck) {
+		if (backing->chunks[i].blocked) {
 			of->pinned += backing->chunks[i].size;
-			nvs_holdings.stuck_at[backing->device] = nvs_now_ns();
+			nvs_holdings.blocked_at[backing->device] = nvs_now_ns();
 		}
 	backing->previous = NULL;
 	backing->next = nvs_holdings.backings;
@@ -283,7 +284,7 @@ static bool is_on_its_way(const struct nvs_backing *backing)
 }
 
 /* The lock is held. */
-static void wait_until_settled(const struct nvs_backing *backing)
+static void wait_until_still(const struct nvs_backing *backing)
 {
 	while (!nvs_holdings.abandoned && is_on_its_way(backing))
 		pthread_cond_wait(&nvs_holdings.changed, &nvs_holdings.lock);
@@ -306,7 +307,7 @@ uint64_t nvs_residency_remove(struct nvs_backing *backing)
 	uint64_t mapped = 0;
 	nvs_holdings_lock();
 	backing->leaving = true;
-	wait_until_settled(backing);
+	wait_until_still(backing);
 	while (backing->lent > 0)
 		pthread_cond_wait(&nvs_holdings.changed, &nvs_holdings.lock);
 	unlink_backing(backing);
@@ -314,7 +315,7 @@ uint64_t nvs_residency_remove(struct nvs_backing *backing)
 		const struct nvs_chunk *chunk = &backing->chunks[i];
 		mapped += nvs_chunk_is_mapped(chunk) ? chunk->size : 0;
 		device->host -= chunk->state == NVS_CHUNK_HOST ? chunk->size : 0;
-		device->pinned -= chunk->stuck || chunk->held ? chunk->size : 0;
+		device->pinned -= chunk->blocked || chunk->held ? chunk->size : 0;
 		device->buffered -= chunk->buffer != NULL ? chunk->size : 0;
 	}
 	nvs_holdings_unlock();
@@ -325,7 +326,7 @@ void nvs_residency_fix(struct nvs_backing *backing)
 {
 	nvs_holdings_lock();
 	backing->fixed++;
-	wait_until_settled(backing);
+	wait_until_still(backing);
 	nvs_holdings_unlock();
 }
 
@@ -355,7 +356,7 @@ static uint64_t hold_chunks(CUdevice device, CUdeviceptr p, size_t size, bool ho
 			if (chunk->held || p >= start + chunk->size || start >= p + size)
 				continue;
 			chunk->held = hold;
-			loose += chunk->stuck ? 0 : chunk->size;
+			loose += chunk->blocked ? 0 : chunk->size;
 		}
 	return loose;
 }
@@ -453,7 +454,7 @@ void nvs_residency_after_fork(void)
 	for (int i = 0; i < NVS_MAX_DEVICES; i++) {
 		nvs_holdings.devices[i] = (struct nvs_holding){
 			.target = NVS_UNLIMITED, .ceiling = NVS_UNLIMITED, .unified = nvs_holdings.devices[i].unified};
-		nvs_holdings.stuck_at[i] = 0;
+		nvs_holdings.blocked_at[i] = 0;
 	}
 	nvs_holdings.backings = NULL;
 	nvs_holdings.is_shut = nvs_holdings.abandoned = false;

@@ -3,7 +3,7 @@
  *
  * Memory leaves the card only while the gate is shut and all work is finished; the gate opens only when everything is
  * usable. Both are decided here, under one lock, so that neither can overtake the other. The lock is held for
- * bookkeeping alone: never across a driver call, a log line or a call to another room. */
+ * bookkeeping alone: never across a driver call, a log line or a call to another folder. */
 #ifndef NVS_RESIDENCY_H
 #define NVS_RESIDENCY_H
 
@@ -121,7 +121,7 @@ bool nvs_residency_next_out(CUdevice device, struct nvs_move *move);
 bool nvs_residency_copied_out(const struct nvs_move *move);
 void nvs_residency_left(const struct nvs_move *move);
 /* It cannot be moved: it stays, and counts as pinned. */
-void nvs_residency_stuck(const struct nvs_move *move);
+void nvs_residency_blocked(const struct nvs_move *move);
 
 /* The next chunk that may come, as IN and claimed; false when none may. */
 bool nvs_residency_next_in(CUdevice device, struct nvs_move *move);

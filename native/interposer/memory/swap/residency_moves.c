@@ -35,7 +35,7 @@ static struct nvs_move move_of(struct nvs_backing *backing, size_t index)
  */
 static uint64_t readiness(const struct nvs_backing *backing, const struct nvs_chunk *chunk, uint64_t need)
 {
-	if (!nvs_chunk_is_mapped(chunk) || chunk->stuck || chunk->held)
+	if (!nvs_chunk_is_mapped(chunk) || chunk->blocked || chunk->held)
 		return 0;
 	uint64_t rank = chunk->state == NVS_CHUNK_BOTH;
 	rank = rank << 1 | !backing->shared;
@@ -125,13 +125,13 @@ void nvs_residency_left(const struct nvs_move *move)
 	nvs_holdings_unlock();
 }
 
-void nvs_residency_stuck(const struct nvs_move *move)
+void nvs_residency_blocked(const struct nvs_move *move)
 {
 	nvs_holdings_lock();
 	stay(move, NVS_CHUNK_GPU);
-	move->chunk->stuck = true;
+	move->chunk->blocked = true;
 	nvs_holdings.devices[move->backing->device].pinned += move->size;
-	nvs_holdings.stuck_at[move->backing->device] = nvs_now_ns();
+	nvs_holdings.blocked_at[move->backing->device] = nvs_now_ns();
 	nvs_holdings_unlock();
 }
 

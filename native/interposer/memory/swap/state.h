@@ -1,4 +1,4 @@
-/* What the files of this room share, and what tests look into. */
+/* What the files of this folder share, and what tests look into. */
 #ifndef NVS_SWAP_STATE_H
 #define NVS_SWAP_STATE_H
 
@@ -12,15 +12,15 @@
 /* ---- residency.c, residency_moves.c ---- */
 
 /* A chunk that could not be moved, because the host had no room, is tried again after this long. */
-#define NVS_STUCK_NS (10 * NVS_NS_PER_S)
+#define NVS_BLOCKED_NS (10 * NVS_NS_PER_S)
 
 struct nvs_holdings {
 	pthread_mutex_t lock; /* of everything here, and of the chunks' states */
 	pthread_cond_t changed;
 	struct nvs_holding devices[NVS_MAX_DEVICES];
-	uint64_t stuck_at[NVS_MAX_DEVICES]; /* ns; 0: nothing is */
-	struct nvs_backing *backings;       /* the newest first */
-	bool is_shut;                       /* the gate, with all work finished */
+	uint64_t blocked_at[NVS_MAX_DEVICES]; /* ns; 0: nothing is */
+	struct nvs_backing *backings;         /* the newest first */
+	bool is_shut;                         /* the gate, with all work finished */
 	bool abandoned;
 };
 

@@ -1,4 +1,4 @@
-/* What the files of this room share, and what tests look into. */
+/* What the files of this folder share, and what tests look into. */
 #ifndef NVS_VIRTUAL_STATE_H
 #define NVS_VIRTUAL_STATE_H
 
