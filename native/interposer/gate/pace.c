@@ -3,8 +3,8 @@
  * markers of the window are in use it waits for the oldest. So at most about a window is in flight, and while a thread
  * waits the GPU still has nearly all of it. How long a wait took is nobody's business: the window follows from the cost
  * of submissions alone, so that a switch can never make it collapse. In a process with several contexts the wait has an
- * end: work in one may wait for what the same thread has yet to submit in another. Then nothing is paced for the rest
- * of the slice. */
+ * end: work in one may wait for what the same thread has yet to submit in another. Then nothing is paced
+ * until the gate opens anew. */
 #include "gate/meter.h"
 
 #include "base/clock.h"

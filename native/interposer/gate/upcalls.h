@@ -7,15 +7,15 @@
 
 /* ---- link/link.c ---- */
 
-/* A submitting thread found the gate shut: ask for the turn (once). Returns at once; the gate's futex tells the rest.
- */
+/* A submitting thread waits at the gate: the link asks for what is missing, a turn or a slice. Returns at once; the
+ * gate's futex wakes the thread. */
 void nvs_link_want(void);
 
-/* A submission is made that may be the first after a pause: the link thread wakes up and follows. Cheap when it is
+/* This submission may be the first after a pause: the link thread wakes up and follows the work. Cheap when it is
  * awake. */
 void nvs_link_active(void);
 
-/* There may be something to do: the link thread looks. */
+/* The link thread looks whether there is something to do. */
 void nvs_link_wake(void);
 
 /* ---- memory/ordered/lanes.c ---- */

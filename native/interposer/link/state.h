@@ -96,7 +96,7 @@ struct nvs_link {
 
 extern struct nvs_link nvs_link __attribute__((visibility("hidden")));
 
-/* ---- link/link.c; nvs_link_wake in link.h ---- */
+/* ---- link/link.c ---- */
 /* Answer every waiter from what is known here. The lock is held. */
 void nvs_link_answer_all(void);
 /* Answer one, 0 or an nvs_deny_reason; nothing happens when nobody waits for this request. The lock is held. */
@@ -110,9 +110,10 @@ bool nvs_link_send_locked(uint16_t type, const void *payload, size_t size);
 
 /* ---- link/slices.c: slices, below the grants; link thread only ---- */
 
-#define NVS_WAKE_NS (5 * NVS_NS_PER_MS) /* a thread that waited submits something within this time */
-#define NVS_UNSEEN_NS                                                                                                  \
-	(2 * NVS_NS_PER_MS) /* at most so much passes unseen: a waiter wakes up, work ends between two looks */
+/* A thread that waited submits something within this time. */
+#define NVS_WAKE_NS (5 * NVS_NS_PER_MS)
+/* At most so much time passes unseen: a thread that waited wakes up, work ends between two looks. */
+#define NVS_UNSEEN_NS (2 * NVS_NS_PER_MS)
 
 void nvs_slice_terms(struct nvs_gpu *gpu, const struct nvs_terms *message);
 void nvs_slice_given(struct nvs_gpu *gpu, const struct nvs_turn_ok *message);
@@ -127,7 +128,7 @@ void nvs_slice_dropped(bool drained);
 void nvs_slice_forget(void);
 /* Ask for slices, if a submitter waits. The link's lock is held. */
 void nvs_slice_ask(void);
-/* End a turn whose time is over or that is not used, and follow what is still in flight. Returns when to look again, 0
+/* End a slice whose time is over or that is not used, and follow what is still in flight. Returns when to look again, 0
  * for not at all. */
 uint64_t nvs_slice_due(uint64_t now);
 void nvs_slice_after_fork(void);

@@ -1,4 +1,4 @@
-/* The books of this folder. Each belongs to one file, which guards it; tests look that nothing is left in them. */
+/* What this folder remembers. Each variable belongs to one file, which guards it; tests check that nothing is left. */
 #ifndef NVS_MEMORY_STATE_H
 #define NVS_MEMORY_STATE_H
 
@@ -13,7 +13,7 @@ extern struct nvs_allocation *nvs_allocation_list __attribute__((visibility("hid
 extern void *nvs_counted_tree __attribute__((visibility("hidden")));
 extern struct counted *nvs_counted_list __attribute__((visibility("hidden")));
 
-/* memory.c */
+/* memory.c: so many small frees share a drain. */
 #define NVS_PARKED_PIECES 64
 
 #endif

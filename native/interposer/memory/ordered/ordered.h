@@ -110,7 +110,7 @@ struct nvs_pool *nvs_pool_first(void);
 void nvs_pools_after_fork(void);
 
 /* ordered.c */
-/* Wait at most so long until no work uses what is free. */
+/* Let everybody have the free blocks that no work uses any more; wait at most so long for the rest. */
 void nvs_pool_reap(struct nvs_pool *pool, uint32_t deadline_ms);
 /* Give back free segments that no work uses, but keep so many bytes. `idle_only`: those not used for a while. True when
  * there was one. */
