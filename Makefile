@@ -9,7 +9,8 @@ SYSTEM_CMAKE := $(shell command -v cmake 2>/dev/null)
 CMAKE := $(or $(SYSTEM_CMAKE),$(BIN)/cmake)
 JOBS ?= $(shell nproc)
 WORKERS = $(shell expr $(JOBS) + 2)
-C_FILES = $(shell git ls-files -co --exclude-standard 'native/*.c' 'native/*.h' 'tests/native/*.c')
+C_FILES = $(shell git ls-files -co --exclude-standard 'native/*.c' 'native/*.h' 'tests/native/*.c' 'tests/native/*.h')
+TIDY_FLAGS = -std=gnu11 -D_GNU_SOURCE -DNVS_RELEASE=\"0\" -Inative/include -Inative/interposer -Inative/simcuda
 PY_DIRS := src tests benchmarks tools examples docs/verify test_gpu_allocation.py
 
 MAKEFLAGS += --no-print-directory
@@ -38,12 +39,14 @@ test: $(READY) native ## all tests that need no GPU and no cluster
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not alone"
 	$(BIN)/pytest -m alone || $(BIN)/pytest -m alone --last-failed
 
-lint: $(READY) ## ruff, mypy strict, import contract, clang-format
+lint: $(READY) ## ruff, mypy strict, import contracts of Python and C, clang-format, clang-tidy
 	$(BIN)/ruff check $(PY_DIRS)
 	$(BIN)/ruff format --check $(PY_DIRS)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/includes.py
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+	git ls-files -co --exclude-standard 'native/*.c' | xargs -P $(JOBS) -n 8 sh -c '$(BIN)/clang-tidy --quiet "$$@" -- $(TIDY_FLAGS)' -
 
 format: $(READY) ## put code into the house format
 	$(BIN)/ruff check --fix $(PY_DIRS)

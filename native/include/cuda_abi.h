@@ -181,6 +181,15 @@ typedef struct CUlaunchConfig {
 	unsigned int numAttrs;
 } CUlaunchConfig;
 
+/* Device attributes that we ask for */
+enum {
+	CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY = 83,
+	CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS = 89,
+	CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+	CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
+	CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
+};
+
 /* Pointer attributes that we answer ourselves */
 typedef enum CUpointer_attribute {
 	CU_POINTER_ATTRIBUTE_CONTEXT = 1,

@@ -1,6 +1,5 @@
 /* A GPU in a few lines, for tests of the gate and the link: streams that are busy until some moment, events that
- * remember one, and rules that are checked on every call. Include it before the interposer's sources; it stands in for
- * resolve.c. */
+ * remember one, and rules that are checked on every call. It stands in for the driver, for memory, and for ipc. */
 #ifndef FAKE_GPU_H
 #define FAKE_GPU_H
 
@@ -12,9 +11,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "../../native/interposer/clock.h"
-#include "../../native/interposer/memory.h"
-#include "../../native/interposer/resolve.h"
+#include "base/clock.h"
+#include "ipc/ipc.h"
+#include "memory/memory.h"
+#include "memory/ordered/ordered.h"
+#include "memory/swap/backing.h"
+#include "memory/swap/mover.h"
+#include "memory/virtual/virtual.h"
+#include "resolve/context.h"
+#include "resolve/resolve.h"
 
 #define CHECK(condition)                                                                                               \
 	do {                                                                                                           \
@@ -63,6 +68,18 @@ void nvs_resolve_after_fork(void)
 }
 
 void nvs_memory_after_fork(void)
+{
+}
+
+void nvs_ordered_after_fork(void)
+{
+}
+
+void nvs_virtual_after_fork(void)
+{
+}
+
+void nvs_ipc_after_fork(void)
 {
 }
 

@@ -1,6 +1,5 @@
-/* The memory room of the interposer over a small strict driver of its own: every real function can be made to fail,
- * every rule of the virtual-memory API is checked, and the scheduler and the gate answer as a test says. The room's
- * files are part of the program, so that their internals can be looked at. */
+/* The interposer's memory/ over a small strict driver of its own: every real function can be made to fail,
+ * every rule of the virtual-memory API is checked, and the scheduler and the gate answer as a test says. */
 #ifndef NVS_FAKE_MEMORY_H
 #define NVS_FAKE_MEMORY_H
 
@@ -14,39 +13,33 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../native/interposer/table.c"
-#include "../../native/interposer/residency.c"
-#include "../../native/interposer/residency_moves.c"
-#include "../../native/interposer/hostroom.c"
-#include "../../native/interposer/hostmem.c"
-#include "../../native/interposer/mapped.c"
-#include "../../native/interposer/unified.c"
-#include "../../native/interposer/backing.c"
-#include "../../native/interposer/helper_thread.c"
-#include "../../native/interposer/mover.c"
-#include "../../native/interposer/slab.c"
-#include "../../native/interposer/blocks.c"
-#include "../../native/interposer/lanes.c"
-#include "../../native/interposer/pools.c"
-#include "../../native/interposer/ordered.c"
-#include "../../native/interposer/array_size.c"
-#include "../../native/interposer/counted.c"
-#include "../../native/interposer/memory.c"
-#include "../../native/interposer/mappings.c"
-#include "../../native/interposer/virtual.c"
-#include "../../native/interposer/views.c"
-#include "../../native/interposer/contexts.c"
-#include "../../native/interposer/report.c"
-#include "../../native/interposer/ipc_wire.c"
-#include "../../native/interposer/ipc_socket.c"
-#include "../../native/interposer/ipc_server.c"
-#include "../../native/interposer/ipc_exports.c"
-#include "../../native/interposer/ipc_imports.c"
+#include "base/clock.h"
+#include "base/devices.h"
+#include "base/env.h"
+#include "base/log.h"
+#include "gate/gate.h"
+#include "gate/streams.h"
+#include "ipc/ipc.h"
+#include "ipc/state.h"
+#include "link/link.h"
+#include "memory/memory.h"
+#include "memory/ordered/ordered.h"
+#include "memory/slab.h"
+#include "memory/state.h"
+#include "memory/swap/backing.h"
+#include "memory/swap/hostmem.h"
+#include "memory/swap/mover.h"
+#include "memory/swap/residency.h"
+#include "memory/swap/state.h"
+#include "memory/table.h"
+#include "memory/virtual/state.h"
+#include "memory/virtual/virtual.h"
+#include "nvml/outsiders.h"
+#include "resolve/resolve.h"
 
-#undef MIB
 #define MIB (1ull << 20)
 
-/* ---- the other rooms ---- */
+/* ---- the other folders ---- */
 
 struct nvs_real nvs_real;
 __thread int nvs_inside;
@@ -527,11 +520,12 @@ static CUresult fake_cuMemGetAllocationGranularity(size_t *granularity, const CU
 
 static CUresult fake_cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
-	bool unified = attribute == ATTRIBUTE_MANAGED_MEMORY || attribute == ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
+	bool unified = attribute == CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY ||
+		       attribute == CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
 	*value = unified && fake_unified_memory;
-	if (attribute == ATTRIBUTE_VIRTUAL_MEMORY_SUPPORTED)
+	if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
 		*value = fake_virtual_memory;
-	if (attribute == ATTRIBUTE_DESCRIPTORS_SUPPORTED)
+	if (attribute == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
 		*value = fake_descriptors;
 	return CUDA_SUCCESS;
 }
@@ -833,20 +827,20 @@ static void fake_end(void)
 	}
 	nvs_table_parked(&count, &bytes);
 	assert(count == 0 && bytes == 0);
-	assert(imports == NULL);
-	assert(tokens == NULL && mappings == NULL && reserved == NULL);
-	assert(allocations == NULL && by_address == NULL && nvs_holdings.backings == NULL && counted_list == NULL &&
-		by_key == NULL);
+	assert(nvs_imports == NULL);
+	assert(nvs_token_tree == NULL && nvs_mapping_tree == NULL && nvs_reserved_tree == NULL);
+	assert(nvs_allocation_list == NULL && nvs_allocation_tree == NULL && nvs_holdings.backings == NULL);
+	assert(nvs_counted_list == NULL && nvs_counted_tree == NULL);
 	assert(fake_handles == 0 && fake_maps == 0 && fake_reservations == 0);
 	for (int device = 0; device < 2; device++) {
 		struct nvs_holding left;
 		nvs_residency_view(device, &left);
 		assert(fake_allocated[device] == 0 && fake_pinned[device] == 0);
 		assert(left.resident == 0 && left.absent == 0 && left.host == 0 && left.pinned == 0);
-		atomic_store(&peers[device], 0);
 		nvs_holdings.devices[device].unified = false;
 	}
-	atomic_store(&kinds_known, 0);
+	nvs_backing_after_fork(); /* no peers */
+	atomic_store(&nvs_kinds_known, 0);
 }
 
 #define RUN(test)                                                                                                      \

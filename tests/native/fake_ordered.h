@@ -1,5 +1,5 @@
-/* Streams, events and pools for the memory room's fakes: work is submitted and finished by the test, and an event passes
- * when the work before it is finished. */
+/* Streams, events and pools for the fakes of memory/: work is submitted and finished by the test, and an event
+ * passes when the work before it is finished. */
 #ifndef NVS_FAKE_ORDERED_H
 #define NVS_FAKE_ORDERED_H
 
@@ -207,7 +207,8 @@ static void fake_ordered_end(void)
 		pool->handle = NULL;
 	}
 	fake_no_context_left = false;
-	ask_for_current_again();
+	for (int device = 0; device < 2; device++)
+		cuDeviceSetMemPool(device, &fake_default_pools[device]); /* ours asks again */
 	assert(nvs_ordered_space.live == 0 && nvs_ordered_space.segment_count == 0);
 	memset(fake_ordered_events, 0, sizeof(fake_ordered_events));
 	fake_end();

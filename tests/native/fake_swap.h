@@ -3,8 +3,9 @@
 #ifndef NVS_FAKE_SWAP_H
 #define NVS_FAKE_SWAP_H
 
-#define NVS_CHUNK_BYTES (4ull << 20)
 #include "fake_memory.h"
+
+const size_t nvs_chunk_bytes = 4 * MIB;
 
 static inline void set_target(uint64_t bytes)
 {
@@ -80,7 +81,7 @@ static inline void swap_in(void)
 static inline bool no_buffers_left(void)
 {
 	nvs_mover_pause();
-	bool none = buffers == NULL && atomic_load(&promised_bytes) == 0;
+	bool none = nvs_host_buffers == NULL && atomic_load(&nvs_host_promised) == 0;
 	nvs_mover_resume();
 	return none;
 }
@@ -95,7 +96,7 @@ static inline void after_each(void)
 	UNTIL(no_buffers_left());
 	nvs_mover_pause();
 	assert(now().buffered == 0 && fake_registered == 0);
-	nvs_holdings.devices[0].wanted = nvs_holdings.stuck_at[0] = 0;
+	nvs_holdings.devices[0].wanted = nvs_holdings.blocked_at[0] = 0;
 	fake_next_handle = 1;
 	nvs_mover_resume();
 }

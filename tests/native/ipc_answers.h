@@ -2,7 +2,7 @@
 #ifndef NVS_IPC_ANSWERS_H
 #define NVS_IPC_ANSWERS_H
 
-#include "../../native/interposer/ipc_wire.h"
+#include "ipc/wire.h"
 
 /* Two chunks of 2 MiB, an allocation of 3 in them. */
 static struct nvs_ipc_answer sound_answer(void)

@@ -1,8 +1,10 @@
 /* Blocks inside segments, against a plain map of their units. */
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-#include "../../native/interposer/blocks.c"
+#include "memory/ordered/blocks.h"
 
 #define KIB 1024ull
 #define SEGMENTS 4
@@ -344,7 +346,7 @@ static void test_sizes_beyond_all_bounds_are_not_there(void)
 	assert(nvs_block_take(&heap, &shelves[0], UINT64_MAX) == NULL);
 	assert(nvs_block_take(&heap, &shelves[0], SEGMENT_BYTES + 1) == NULL);
 	assert(nvs_block_gather(&heap, &shelves[1], &shelves[0], UINT64_MAX) == NULL);
-	assert(class_of(UINT64_MAX / 512 * 512) < NVS_BLOCK_CLASSES);
+	assert(nvs_block_class(UINT64_MAX / 512 * 512) < NVS_BLOCK_CLASSES);
 	end();
 }
 

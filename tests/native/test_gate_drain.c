@@ -3,14 +3,10 @@
 
 #include <sys/wait.h>
 
-#include "../../native/interposer/gate.c"
-#include "../../native/interposer/meter.c"
-#include "../../native/interposer/pace.c"
-#include "../../native/interposer/streams.c"
-#include "../../native/interposer/drain.c"
-#include "../../native/interposer/submit.c"
-#include "../../native/interposer/log.c"
-#include "../../native/interposer/env.c"
+#include "gate/gate.h"
+#include "gate/meter.h"
+#include "gate/state.h"
+#include "gate/streams.h"
 
 #define NON_BLOCKING 1u
 #define LONG_MS 60000u
@@ -194,7 +190,7 @@ static void nothing_is_measured_while_a_stream_captures(void)
 	uint64_t before = fake.timing_events_recorded;
 	/* WHEN there are more submissions than any stride */
 	fake.cost = 0;
-	for (unsigned i = 0; i < 2 * STRIDE_MAX; i++) {
+	for (unsigned i = 0; i < 2 * NVS_STRIDE_MAX; i++) {
 		fake_submit(working);
 		fake_submit(capturing);
 	}

@@ -3,14 +3,10 @@
 
 #include "fake_gpu.h"
 
-#include "../../native/interposer/gate.c"
-#include "../../native/interposer/meter.c"
-#include "../../native/interposer/pace.c"
-#include "../../native/interposer/streams.c"
-#include "../../native/interposer/drain.c"
-#include "../../native/interposer/submit.c"
-#include "../../native/interposer/log.c"
-#include "../../native/interposer/env.c"
+#include "gate/gate.h"
+#include "gate/meter.h"
+#include "gate/state.h"
+#include "gate/streams.h"
 
 void nvs_link_want(void)
 {
@@ -142,8 +138,8 @@ static uint32_t window_after(struct nvs_pace *pace, uint64_t ns)
 {
 	struct nvs_marker marker = {.before = pace->waited + 1};
 	hand_clock_ns += ns - HAND_CLOCK_LOOK_NS;
-	learn(pace, &marker, pace->opening);
-	return nvs_meter_window(0, cost_in(pace));
+	nvs_pace_learn(pace, &marker, pace->opening);
+	return nvs_meter_window(0, nvs_pace_cost(pace));
 }
 
 static void a_thread_that_wakes_up_late_does_not_shrink_the_window_but_longer_kernels_do(void)
@@ -177,7 +173,7 @@ static void a_window_that_shrank_grows_again_though_every_submission_is_looked_a
 	fake.cost = 7 * NVS_NS_PER_MS / 2;
 	for (int i = 0; i < 64; i++)
 		fake_submit(NULL);
-	CHECK(nvs_meter_window(0, cost_in(pace)) == 1);
+	CHECK(nvs_meter_window(0, nvs_pace_cost(pace)) == 1);
 	/* WHEN the others have gone, and where so little is in flight every next submission is to be marked */
 	fake.cost = 3 * NVS_NS_PER_MS / 2;
 	for (int i = 0; i < 64; i++) {
@@ -185,7 +181,7 @@ static void a_window_that_shrank_grows_again_though_every_submission_is_looked_a
 		fake_submit(NULL);
 	}
 	/* THEN as many are in flight as before */
-	CHECK(nvs_meter_window(0, cost_in(pace)) == 3);
+	CHECK(nvs_meter_window(0, nvs_pace_cost(pace)) == 3);
 	CHECK(nvs_gate_close(60000, NULL));
 	nvs_pace_set_budget(0);
 	nvs_gate_open(NVS_GATE_OPEN);
@@ -234,7 +230,7 @@ static void short_memsets_between_kernels_say_nothing_about_them(void)
 	nvs_gate_open(NVS_GATE_OPEN);
 }
 
-static void in_turns_a_known_cost_is_looked_at_rarely(void)
+static void while_paced_a_known_cost_is_looked_at_rarely(void)
 {
 	/* GIVEN kernels of 2 ms whose cost is known from many */
 	learn_cost(2 * NVS_NS_PER_MS);
@@ -357,7 +353,7 @@ int main(void)
 	a_thread_that_wakes_up_late_does_not_shrink_the_window_but_longer_kernels_do();
 	a_window_that_shrank_grows_again_though_every_submission_is_looked_at();
 	short_memsets_between_kernels_say_nothing_about_them();
-	in_turns_a_known_cost_is_looked_at_rarely();
+	while_paced_a_known_cost_is_looked_at_rarely();
 	a_marker_belongs_to_one_thread_until_it_is_recorded();
 	occupied_time_is_the_sum_of_the_work_and_never_more_than_the_clock_allows();
 	short_kernels_are_sampled_rarely_and_long_ones_always();

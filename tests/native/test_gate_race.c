@@ -2,14 +2,8 @@
  * submission may ever find the memory gone. */
 #include "fake_gpu.h"
 
-#include "../../native/interposer/gate.c"
-#include "../../native/interposer/meter.c"
-#include "../../native/interposer/pace.c"
-#include "../../native/interposer/streams.c"
-#include "../../native/interposer/drain.c"
-#include "../../native/interposer/submit.c"
-#include "../../native/interposer/log.c"
-#include "../../native/interposer/env.c"
+#include "gate/gate.h"
+#include "gate/state.h"
 
 #define SUBMITTERS 6
 #define DEFAULT_ROUNDS 2000
@@ -85,7 +79,7 @@ static uint64_t shut_and_expect_more(void)
 	do {
 		seen = atomic_load(&submitted);
 		nvs_sleep_ns(NVS_NS_PER_MS);
-	} while (!flags_down() || seen != atomic_load(&submitted));
+	} while (!nvs_gate_flags_down() || seen != atomic_load(&submitted));
 	atomic_store(&goal, seen + MORE);
 	return seen;
 }
@@ -96,7 +90,7 @@ static void passes_are_given_and_taken_back(void)
 {
 	for (int round = 0; round < ROUNDS_OF_PASSES; round++) {
 		uint64_t before = shut_and_expect_more();
-		CHECK(drain(nvs_now_ns() + 60 * NVS_NS_PER_S, true));
+		CHECK(nvs_gate_drain_shut(nvs_now_ns() + 60 * NVS_NS_PER_S, true));
 		atomic_store(&mapped, false);
 		uint64_t after = atomic_load(&submitted);
 		CHECK(after - before == MORE);
@@ -108,7 +102,7 @@ static void passes_are_given_and_taken_back(void)
 	/* AND work that just takes long is not joined by many more, */
 	uint64_t seen = shut_and_expect_more();
 	atomic_store(&goal, UINT64_MAX);
-	CHECK(!drain(nvs_now_ns() + NVS_NS_PER_S, true));
+	CHECK(!nvs_gate_drain_shut(nvs_now_ns() + NVS_NS_PER_S, true));
 	CHECK(atomic_load(&submitted) - seen <= 4);
 	atomic_store(&goal, 0);
 	nvs_gate_open(NVS_GATE_OPEN);

@@ -1,10 +1,14 @@
 /* How much host memory may be taken: the host, and control groups of both versions, from files of the test's own. */
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
-#include "../../native/interposer/hostroom.c"
+#include "memory/swap/hostmem.h"
+#include "memory/swap/state.h"
 
+#define MIB (1ull << 20)
 #define GIB (1024 * MIB)
 
 static char root[64];
@@ -38,8 +42,8 @@ static void begin(const char *groups)
 	assert(mkdtemp(root) != NULL);
 	snprintf(proc, sizeof(proc), "%s/proc", root);
 	snprintf(group, sizeof(group), "%s/sys", root);
-	proc_root = proc;
-	group_root = group;
+	nvs_proc_root = proc;
+	nvs_group_root = group;
 	put("/proc/meminfo", "MemTotal:       67108864 kB\nMemFree: 1 kB\nMemAvailable:   41943040 kB\n");
 	put("/proc/self/cgroup", groups);
 }
@@ -102,7 +106,7 @@ static void test_a_path_that_is_not_there_is_the_root(void)
 static void test_a_system_that_tells_nothing_sets_no_limit(void)
 {
 	begin("0::/\n");
-	proc_root = group_root = "/nonexistent";
+	nvs_proc_root = nvs_group_root = "/nonexistent";
 	assert(nvs_host_room() == UINT64_MAX);
 	clean();
 }

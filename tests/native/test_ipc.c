@@ -4,7 +4,12 @@
 #include "ipc_answers.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+
+#include "ipc/server.h"
+#include "ipc/socket.h"
 
 static CUdeviceptr must_alloc(size_t n)
 {
@@ -148,12 +153,12 @@ static void test_the_server_gives_all_chunks_in_portions(void)
 {
 	struct nvs_ipc_answer answer;
 	fake_descriptors = 1;
-	CUdeviceptr p = must_alloc(40 * NVS_CHUNK_BYTES + 7), small = must_alloc(600);
+	CUdeviceptr p = must_alloc(40 * nvs_chunk_bytes + 7), small = must_alloc(600);
 	struct nvs_ipc_handle handle = opened_up(must_share(p)), piece = opened_up(must_share(small));
 	int peer = nvs_ipc_connect(handle.name);
 	assert(question(peer, &handle, 0, &answer) == 32);
-	assert(answer.chunk_count == 41 && answer.size == 40 * NVS_CHUNK_BYTES + 7 && answer.offset == 0);
-	assert(answer.whole == 40 * NVS_CHUNK_BYTES + 2 * MIB && answer.sizes[31] == NVS_CHUNK_BYTES);
+	assert(answer.chunk_count == 41 && answer.size == 40 * nvs_chunk_bytes + 7 && answer.offset == 0);
+	assert(answer.whole == 40 * nvs_chunk_bytes + 2 * MIB && answer.sizes[31] == nvs_chunk_bytes);
 	assert(question(peer, &handle, 32, &answer) == 9 && answer.sizes[8] == 2 * MIB);
 	assert(question(peer, &piece, 0, &answer) == 1);
 	assert(answer.whole == 2 * MIB && answer.size == 600 && answer.offset == small % (2 * MIB));
@@ -196,14 +201,14 @@ static void test_who_does_not_know_is_given_nothing(void)
 /* GIVEN more silent peers than there are places WHEN another one asks THEN it is answered. */
 static void test_silent_peers_keep_nobody_from_being_served(void)
 {
-	int silent[3 * PEERS];
+	int silent[3 * NVS_IPC_PEERS];
 	fake_descriptors = 1;
 	CUdeviceptr p = must_alloc(4 * MIB);
 	struct nvs_ipc_handle handle = opened_up(must_share(p));
-	for (size_t i = 0; i < 3 * PEERS; i++)
+	for (size_t i = 0; i < 3 * NVS_IPC_PEERS; i++)
 		assert((silent[i] = nvs_ipc_connect(handle.name)) >= 0);
 	assert(asked_once(&handle) == NVS_IPC_GIVEN);
-	for (size_t i = 0; i < 3 * PEERS; i++)
+	for (size_t i = 0; i < 3 * NVS_IPC_PEERS; i++)
 		close(silent[i]);
 	cuMemFree_v2(p);
 }
@@ -254,14 +259,6 @@ static void test_memory_is_freed_while_it_is_asked_for(void)
 	cuMemFree_v2(kept);
 }
 
-static bool is_serving(void)
-{
-	pthread_mutex_lock(&server.lock);
-	bool running = server.running;
-	pthread_mutex_unlock(&server.lock);
-	return running;
-}
-
 /* GIVEN a program that closes every descriptor it does not know THEN what it exports later can be opened again. */
 static void test_a_closed_socket_is_noticed_and_replaced(void)
 {
@@ -271,9 +268,9 @@ static void test_a_closed_socket_is_noticed_and_replaced(void)
 	struct nvs_ipc_handle before = opened_up(must_share(p));
 	int peer = nvs_ipc_connect(before.name), other = open("/dev/null", O_RDONLY);
 	assert(question(peer, &before, 0, &answer) == 1);
-	dup2(other, server.listener);
+	dup2(other, nvs_ipc_server.listener);
 	question(peer, &before, 0, &answer); /* a socket lives while it is waited on; this ends the wait */
-	while (is_serving())
+	while (nvs_ipc_is_own(before.name))
 		nvs_sleep_ns(NVS_NS_PER_MS);
 	struct nvs_ipc_handle after = opened_up(must_share(p));
 	assert(memcmp(before.name, after.name, sizeof(after.name)) != 0 && asked_once(&after) == NVS_IPC_GIVEN);
@@ -288,14 +285,14 @@ static void test_a_forked_child_neither_serves_nor_keeps_the_socket(void)
 	fake_descriptors = 1;
 	CUdeviceptr p = must_alloc(4 * MIB);
 	struct nvs_ipc_handle handle = opened_up(must_share(p));
-	pthread_mutex_lock(&server.lock); /* as if the thread were at work */
+	pthread_mutex_lock(&nvs_ipc_server.lock); /* as if the thread were at work */
 	pid_t child = fork();
 	if (child == 0) {
-		int listener = server.listener;
+		int listener = nvs_ipc_server.listener;
 		nvs_ipc_after_fork();
 		_exit(fcntl(listener, F_GETFD) < 0 && !nvs_ipc_is_own(handle.name) ? 0 : 1);
 	}
-	pthread_mutex_unlock(&server.lock);
+	pthread_mutex_unlock(&nvs_ipc_server.lock);
 	int status;
 	assert(waitpid(child, &status, 0) == child && status == 0);
 	assert(asked_once(&handle) == NVS_IPC_GIVEN);

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../native/interposer/ipc_wire.c"
+#include "ipc/wire.h"
 #include "ipc_answers.h"
 
 #define MIB (1ull << 20)

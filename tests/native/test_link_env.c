@@ -4,8 +4,8 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "../../native/interposer/log.c"
-#include "../../native/interposer/env.c"
+#include "base/log.h"
+#include "base/env.h"
 
 static void sizes_parse_as_in_python(void)
 {
@@ -76,7 +76,7 @@ static void bad_values_give_the_defaults(void)
 	setenv("NVSHARE_REQUIRE", "perhaps", 1);
 	setenv("NVSHARE_DISABLE_SWAP", "perhaps", 1);
 	const struct nvs_env *env = nvs_env();
-	CHECK(access(SYSTEM_SOCKET, F_OK) == 0 || strcmp(env->socket_path, "/nowhere/nvshare/scheduler.sock") == 0);
+	CHECK(access(NVS_SYSTEM_SOCKET, F_OK) == 0 || strcmp(env->socket_path, "/nowhere/nvshare/scheduler.sock") == 0);
 	CHECK(env->mem_limit == 0 && env->core_limit == 0 && env->idle_ms == 0 && env->priority == 0 && !env->require &&
 		!env->swap_off);
 }

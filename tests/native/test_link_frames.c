@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "../../native/interposer/link_socket.c"
+#include "link/state.h"
 
 static struct nvs_frames frames;
 

@@ -2,6 +2,11 @@
  * away. */
 #include "link_fixture.h"
 
+#include <sys/eventfd.h>
+
+#include "link/patience.h"
+#include "memory/swap/state.h"
+
 #include <fcntl.h>
 
 static bool resident; /* the last answer to a request */
@@ -546,13 +551,13 @@ static bool awake(void)
 {
 	uint64_t count = 0;
 	bool told = read(nvs_link.wake_fd, &count, sizeof(count)) == sizeof(count);
-	return !atomic_load(&nvs_link.asleep) && thread.meter_at == 0 && told;
+	return !atomic_load(&nvs_link.asleep) && nvs_link.meter_at == 0 && told;
 }
 
 static bool sleeps_after(uint64_t submissions)
 {
 	awake();
-	fall_asleep(submissions);
+	nvs_link_fall_asleep(submissions);
 	return !awake();
 }
 

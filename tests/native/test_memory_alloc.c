@@ -1,6 +1,8 @@
 /* Allocations of our own, from the call to the card and back. */
 #include "fake_memory.h"
 
+#include <sys/wait.h>
+
 static CUdeviceptr must_alloc(size_t n)
 {
 	CUdeviceptr p = 0;
@@ -126,7 +128,8 @@ static void test_a_failure_at_any_point_leaves_nothing_behind(void)
 					nvs_slab_trim(0);
 				}
 				assert(fake_allocated[0] == 0 && fake_handles == 0 && fake_maps == 0);
-				assert(fake_reservations == 0 && nvs_holdings.backings == NULL && allocations == NULL);
+				assert(fake_reservations == 0 && nvs_holdings.backings == NULL &&
+					nvs_allocation_list == NULL);
 				if (!reached)
 					break;
 			}
@@ -174,7 +177,7 @@ static void test_small_frees_share_their_drains(void)
 	unsigned before = fake_drains;
 	for (int i = 0; i < 640; i++)
 		must_free(p[i]);
-	assert(fake_drains - before == 640 / PARKED_PIECES);
+	assert(fake_drains - before == 640 / NVS_PARKED_PIECES);
 }
 
 static void test_pitch_is_rounded_to_512(void)
@@ -290,23 +293,25 @@ static void test_without_virtual_memory_the_drivers_memory_is_counted(void)
 
 static void test_a_forked_child_starts_empty(void)
 {
+	CUcontext context;
 	CUdeviceptr p = must_alloc(4 * MIB), q = must_alloc(100);
-	void *tree = by_address;
-	struct nvs_allocation *list = allocations;
-	struct nvs_backing *made = nvs_holdings.backings;
-	assert(shelves[0][EMPTY - 1] != NULL);
-	nvs_memory_after_fork();
-	assert(allocations == NULL && by_address == NULL && nvs_holdings.backings == NULL &&
-		shelves[0][EMPTY - 1] == NULL);
-	/* Back to the parent's view, so that the test can clean up. */
-	by_address = tree;
-	allocations = list;
-	nvs_holdings.backings = made;
-	for (struct nvs_allocation *each = list; each != NULL; each = each->next)
-		if (each->slab != NULL)
-			link_slab(each->slab);
+	assert(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+	unsigned announced = fake_contexts_announced;
+	pid_t child = fork();
+	if (child == 0) {
+		nvs_memory_after_fork();
+		assert(nvs_allocation_list == NULL && nvs_allocation_tree == NULL && nvs_holdings.backings == NULL);
+		assert(!nvs_slab_trim(0));
+		/* Its primary context is another one. */
+		assert(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+		assert(fake_contexts_announced == announced + 1);
+		_exit(0);
+	}
+	int status;
+	assert(waitpid(child, &status, 0) == child && status == 0);
 	must_free(p);
 	must_free(q);
+	assert(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
 }
 
 int main(void)

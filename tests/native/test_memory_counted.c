@@ -1,5 +1,6 @@
 /* The driver's own memory: counted, pinned, passed on. */
 #include "fake_memory.h"
+#include "memory/array_size.h"
 
 static void expect_counted(uint64_t bytes)
 {

@@ -1,12 +1,19 @@
 /* NVML's queries show the share of the card, and the processes of the task. */
 #include <assert.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "../../native/interposer/nvml.c"
-#include "../../native/interposer/nvml_processes.c"
+#include "base/env.h"
+#include "link/link.h"
+#include "link/share.h"
+#include "nvshare_protocol.h"
+#include "resolve/resolve.h"
 
 #define MIB (1ull << 20)
+#define NO_INSTANCE 0xffffffffu /* as NVML says it */
 
 struct nvs_real_nvml nvs_nvml;
 __thread int nvs_inside;
@@ -102,9 +109,9 @@ static unsigned fill(nvmlProcessInfo_v2_t *infos)
 static nvmlReturn_t fake_list(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)
 {
 	static nvmlProcessInfo_v2_t all[512];
-	unsigned room = *count;
+	unsigned capacity = *count;
 	*count = fill(all);
-	if (*count > room)
+	if (*count > capacity)
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	memcpy(infos, all, *count * sizeof(*infos));
 	return NVML_SUCCESS;
@@ -113,21 +120,21 @@ static nvmlReturn_t fake_list(nvmlDevice_t device, unsigned *count, nvmlProcessI
 static nvmlReturn_t fake_list_v1(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)
 {
 	nvmlProcessInfo_v2_t all[8];
-	unsigned room = *count;
+	unsigned capacity = *count;
 	*count = fill(all);
-	for (unsigned i = 0; i < *count && *count <= room; i++)
+	for (unsigned i = 0; i < *count && *count <= capacity; i++)
 		infos[i] = (nvmlProcessInfo_v1_t){all[i].pid, all[i].used};
-	return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+	return *count > capacity ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 static nvmlReturn_t fake_details(nvmlDevice_t device, nvmlProcessDetailList_v1_t *list)
 {
 	nvmlProcessInfo_v2_t all[8];
-	unsigned room = list->count;
+	unsigned capacity = list->count;
 	list->count = fill(all);
-	for (unsigned i = 0; i < list->count && list->count <= room; i++)
+	for (unsigned i = 0; i < list->count && list->count <= capacity; i++)
 		list->processes[i] = (nvmlProcessDetail_v1_t){all[i].pid, all[i].used, 7, 8, 9};
-	return list->count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+	return list->count > capacity ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 static nvmlReturn_t fake_samples(
@@ -161,7 +168,7 @@ static void lists_show_the_run(void)
 	assert(infos[0].pid == (unsigned)getpid() && infos[0].used == 748 * MIB && infos[0].gpu_instance == 7);
 	assert(infos[1].pid == MATE && infos[1].used == 100 * MIB);
 	assert(infos[2].pid == AWAY && infos[2].used == 50 * MIB && infos[2].gpu_instance == NO_INSTANCE);
-	/* Too little room is said, and nothing is written. */
+	/* Too small a capacity is said, and nothing is written. */
 	count = 2;
 	infos[0].pid = 1;
 	assert(nvmlDeviceGetComputeRunningProcesses_v2(NULL, &count, infos) == NVML_ERROR_INSUFFICIENT_SIZE);

@@ -12,14 +12,14 @@ static void host_has(uint64_t kib)
 	fprintf(file, "MemTotal:       16777216 kB\nMemAvailable:    %llu kB\n", (unsigned long long)kib);
 	fclose(file);
 	nvs_mover_pause();
-	proc_root = full_host;
+	nvs_proc_root = full_host;
 	nvs_mover_resume();
 }
 
 static void host_is_itself(void)
 {
 	nvs_mover_pause();
-	proc_root = "/proc";
+	nvs_proc_root = "/proc";
 	nvs_mover_resume();
 }
 
@@ -136,12 +136,12 @@ static void test_buffers_take_what_was_set_aside(void)
 {
 	swap_out(0);
 	CUdeviceptr p = must_alloc(16 * MIB);
-	assert(atomic_load(&promised_bytes) == 16 * MIB);
+	assert(atomic_load(&nvs_host_promised) == 16 * MIB);
 	swap_in();
 	nvs_residency_prepare(0, 12 * MIB);
 	nvs_mover_kick();
 	UNTIL(now().buffered == 12 * MIB);
-	assert(atomic_load(&promised_bytes) == 4 * MIB);
+	assert(atomic_load(&nvs_host_promised) == 4 * MIB);
 	must_free(p);
 }
 

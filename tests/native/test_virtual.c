@@ -491,8 +491,8 @@ static void test_a_forked_child_starts_empty(void)
 	must_map(p, handle, SEGMENT);
 	pid_t child = fork();
 	if (child == 0) {
-		nvs_memory_after_fork();
-		_exit(cuMemRelease(handle) == CUDA_ERROR_INVALID_VALUE && mappings == NULL ? 0 : 1);
+		nvs_virtual_after_fork();
+		_exit(cuMemRelease(handle) == CUDA_ERROR_INVALID_VALUE && nvs_mapping_tree == NULL ? 0 : 1);
 	}
 	int status;
 	assert(waitpid(child, &status, 0) == child && status == 0);

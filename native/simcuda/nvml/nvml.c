@@ -126,7 +126,7 @@ static nvmlReturn_t text(char *to, unsigned size, const char *from)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (strlen(from) >= size)
 		return NVML_ERROR_INSUFFICIENT_SIZE;
-	strcpy(to, from);
+	memcpy(to, from, strlen(from) + 1);
 	return NVML_SUCCESS;
 }
 
