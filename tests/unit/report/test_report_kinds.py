@@ -37,7 +37,8 @@ from nvshare.report.page.compare import compared
 from nvshare.report.page.kinds import KINDS, NotAResult, recognised
 from nvshare.report.page.page import comparison_page, result_page
 
-LOGS = sorted((Path(__file__).parents[2] / "data" / "concurrency" / "two-cards").glob("*.log"))
+DATA = Path(__file__).parents[2] / "data"
+LOGS = sorted((DATA / "concurrency" / "two-cards").glob("*.log"))
 TESTBED = Venue("simulated", "1 x H200 (simulated)", ("GPU-1",), Path("/nowhere"), {})
 Change = Callable[..., None]
 
@@ -154,6 +155,20 @@ def test_what_a_command_writes_has_the_form_of_all_and_its_page_again(kind: str,
     assert code == 0, output
     assert output.startswith(f"{KINDS[kind].command}: ")
     assert (tmp_path / "again.html").read_bytes() == (written / f"{kind}.html").read_bytes()
+
+
+def keys(value: Any, way: str = "") -> set[str]:
+    """The paths of all keys, with the entries of a list as one."""
+    if isinstance(value, dict):
+        inner = [(f"{way}.{key}" if way else key, entry) for key, entry in value.items()]
+        return {path for path, _ in inner}.union(*(keys(entry, path) for path, entry in inner))
+    return set().union(*(keys(entry, f"{way}[]") for entry in value)) if isinstance(value, list) else set()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_has_the_keys_of_its_version(kind: str, written: Path) -> None:
+    recorded = json.loads((DATA / "result_keys.json").read_text())
+    assert sorted(keys(json.loads((written / f"{kind}.json").read_text()))) == recorded[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
