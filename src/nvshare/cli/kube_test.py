@@ -16,12 +16,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from nvshare import __version__, config
 from nvshare.acceptance.kube_test.kubectl import Kubectl, KubectlFailed
 from nvshare.acceptance.kube_test.plan import LEAST_LIMIT, Request
-from nvshare.acceptance.kube_test.result import KIND, SOURCE, NoBaseline, read_baseline, result
 from nvshare.acceptance.kube_test.run import KubeTest, Seen, TestFailed, Watchers, manifests
 from nvshare.bench.workloads.spec import WORKLOADS
 from nvshare.cli.interrupts import code_of, ended_by, uninterrupted
 from nvshare.cli.options import SIZE, Finite, PlainCommand, Seconds, fail
 from nvshare.cli.results import HTML, JSON, require_apart, say, write
+from nvshare.report.kube import KIND, SOURCE, NoBaseline, read_baseline, result
 
 _IMAGE = f"localhost/nvshare/nvshare-workloads:{__version__}"
 

@@ -16,8 +16,9 @@ from nvshare import config
 from nvshare.acceptance.stress.meter import gpu_log as logged
 from nvshare.acceptance.stress.meter import meter_of, source_of
 from nvshare.acceptance.stress.run import Plan, Report, Watchers, carry_out_plan
-from nvshare.acceptance.stress.scene import Scene, eventually
+from nvshare.acceptance.stress.scene import Scene
 from nvshare.acceptance.stress.scratch import scratch
+from nvshare.acceptance.waiting import eventually
 from nvshare.cli.interrupts import code_of, ended_by
 from nvshare.cli.launch import where
 from nvshare.cli.options import SPEED, Finite, PlainCommand, ResultFile, Seconds, fail
@@ -28,6 +29,7 @@ from nvshare.launch.address import Address, Cards, find_cards
 from nvshare.launch.errors import LaunchError, NoGpu
 from nvshare.launch.supervised import Supervised
 from nvshare.launch.visible import BadChoice, choose
+from nvshare.report.findings import finding_line
 
 PASSED, FAILED, SKIPPED = 0, 1, 77
 _PERCENT = Finite(0, 100)
@@ -180,29 +182,23 @@ def _waiting_for(scene: Scene) -> Iterator[None]:
 
 
 def _show(report: Report) -> None:
-    for verdict in report.verdicts:
-        click.echo(f"[{_word(verdict.passed)}] {verdict.name}: {verdict.detail}")
-    for fault in report.faults:
-        click.echo(f"[{_word(fault.survived)}] fault, {fault.name}: {fault.detail} ({fault.seconds:.1f} s)")
+    say(finding_line(verdict) for verdict in report.verdicts)
+    say(finding_line(fault, "fault, ") for fault in report.faults)
     for line in _figure_lines(report):
         click.echo(line)
     click.echo("PASSED" if report.passed else "FAILED")
 
 
-def _word(passed: bool | None) -> str:
-    return {True: "PASS", False: "FAIL", None: "SKIP"}[passed]
-
-
 def _figure_lines(report: Report) -> Sequence[str]:
-    figures = report.figures
-    if not figures:
+    if report.load is None:
         return ()
-    error = figures["quota_error_points"]
+    figures = report.load.figures
+    error = figures.quota_error_points
     measured = "not measured" if error is None else f"{error:+.1f} points at most (reported, not judged)"
-    wait, worst = figures["lease_wait_p50_s"] or 0.0, figures["lease_wait_p99_s"] or 0.0
+    wait, worst = figures.lease_wait_p50_s or 0.0, figures.lease_wait_p99_s or 0.0
     return (
-        f"operations per second: {figures['ops_per_second']:.1f}",
-        f"compute quota {figures['quota_percent']:.0f} %, beyond it: {measured}",
+        f"operations per second: {figures.ops_per_second:.1f}",
+        f"compute quota {figures.quota_percent:.0f} %, beyond it: {measured}",
         f"wait for a lease: {wait * 1e3:.1f} ms at the median, {worst * 1e3:.1f} ms at the 99th percentile",
     )
 

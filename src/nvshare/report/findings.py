@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from rich.table import Table
+from rich.text import Text
 
-from nvshare.acceptance.verify.finding import Finding
+from nvshare.acceptance.finding import Finding
+from nvshare.bench.columns import BAD, GOOD, OPEN
 from nvshare.bench.spans import Span, covered
+from nvshare.report.tables import cells
 
-_WORDS = {True: "PASS", False: "FAIL", None: "-"}
-_COLORS = {True: "green", False: "bold red", None: "dim"}
+_WORDS = {True: "PASS", False: "FAIL", None: "SKIP"}
+_COLORED = {GOOD: Text("PASS", "green"), BAD: Text("FAIL", "bold red"), OPEN: Text("-", "dim")}
 _BAR, _PAUSE = "█", "·"
+
+
+def finding_line(finding: Finding, kind: str = "") -> str:
+    """One finding. ``kind`` is said before its name."""
+    took = "" if finding.seconds is None else f" ({finding.seconds:.1f} s)"
+    return f"[{_WORDS[finding.ok]}] {kind}{finding.name}: {finding.seen}{took}"
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
     table = Table(show_lines=True)
-    for heading in ("check", "expected", "seen", "", "seconds"):
+    columns = cells(Finding)
+    for heading, _ in columns:
         table.add_column(heading, justify="right" if heading == "seconds" else "left", overflow="fold")
     for finding in findings:
-        word = f"[{_COLORS[finding.ok]}]{_WORDS[finding.ok]}[/]"
-        table.add_row(finding.title, finding.expected, finding.verdict.seen, word, f"{finding.seconds:.1f}")
+        texts = [cell(finding.to_dict()) for _, cell in columns]
+        table.add_row(*(_COLORED.get(text, Text(text)) for text in texts))
     return table
-
-
-def finding_line(finding: Finding) -> str:
-    """One finding, as soon as it is there."""
-    return f"[{_WORDS[finding.ok]}] {finding.title}: {finding.verdict.seen} ({finding.seconds:.1f} s)"
 
 
 def bars(tasks: Mapping[str, Sequence[Span]], end: float, width: int, begin: float = 0.0) -> list[str]:
@@ -37,27 +43,23 @@ def bars(tasks: Mapping[str, Sequence[Span]], end: float, width: int, begin: flo
 
 
 def _bar(spans: Sequence[Span], begin: float, cell: float, width: int) -> str:
-    line = ""
-    for number in range(width):
-        left, right = begin + number * cell, begin + (number + 1) * cell
-        line += _BAR if covered(spans, left, right) * 2 > cell else _PAUSE
-    return line
+    edges = [begin + number * cell for number in range(width + 1)]
+    return "".join(_BAR if covered(spans, left, right) * 2 > cell else _PAUSE for left, right in pairwise(edges))
 
 
 def timelines(findings: Sequence[Finding], width: int = 80) -> list[str]:
     """Who made progress when, for the checks that watched that."""
     lines = []
     for finding in findings:
-        tasks = finding.verdict.timeline
-        end = max((span.end for spans in tasks.values() for span in spans), default=0.0)
+        end = max((span.end for spans in finding.timeline.values() for span in spans), default=0.0)
         if end:
-            lines += [f"{finding.title}, {end:.1f} s:", *(f"  {bar}" for bar in bars(tasks, end, width))]
+            lines += [f"{finding.name}, {end:.1f} s:", *(f"  {bar}" for bar in bars(finding.timeline, end, width))]
     return lines
 
 
 def summary(findings: Sequence[Finding]) -> str:
     """What it comes to, naming what failed."""
-    failed = [finding.title for finding in findings if finding.ok is False]
+    failed = [finding.name for finding in findings if finding.ok is False]
     judged = [finding for finding in findings if finding.ok is not None]
     if failed:
         return f"FAILED: {', '.join(failed)} ({len(failed)} of {len(judged)} checks)"

@@ -1,4 +1,4 @@
-"""What came of a test: the report's lines, verdicts and sentences, and the same for machines. Pure, but for a file."""
+"""The report of a kube-test: its tasks, findings and sentences, as text and JSON; and a baseline from a file."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from nvshare.acceptance import runner
+from nvshare.acceptance.finding import Finding
 from nvshare.acceptance.kube_test.evidence import Evidence, PodSeen
 from nvshare.acceptance.kube_test.holding import holdings, switches
 from nvshare.acceptance.kube_test.plan import Request
 from nvshare.acceptance.kube_test.run import ended_badly
-from nvshare.acceptance.kube_test.verdicts import EXPECTED, judge, sharing
-from nvshare.acceptance.stress.verdicts import Verdict
+from nvshare.acceptance.kube_test.verdicts import judge, sharing
 from nvshare.bench.mission import Row, make_row
 from nvshare.bench.outcome import Outcome, TaskResult
 from nvshare.bench.spans import Span
+from nvshare.report.findings import finding_line
 from nvshare.report.page.kinds import KINDS, NotAResult, parsed
 from nvshare.report.sentences import pod_findings
 from nvshare.report.text import RULE, task_report
@@ -23,7 +25,6 @@ from nvshare.report.text import RULE, task_report
 KIND = "kube-test"
 _TEST = 0
 SOURCE = "kubernetes"
-_WORDS = {True: "PASS", False: "FAIL", None: "SKIP"}
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Result:
     request: Request
     tasks: tuple[TaskResult, ...]
     nodes: tuple[str, ...]  # of the tasks
-    verdicts: tuple[Verdict, ...]
-    findings: tuple[str, ...]
+    verdicts: tuple[Finding, ...]
+    findings: tuple[str, ...]  # sentences
     messages: tuple[str, ...]
     row: Row | None
     baseline_s: float | None
@@ -40,11 +41,11 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        return all(verdict.passed is not False for verdict in self.verdicts)
+        return runner.passed(self.verdicts)
 
     def text(self) -> str:
         """The whole report."""
-        verdicts = (f"[{_WORDS[one.passed]}] {one.name}: {one.detail}" for one in self.verdicts)
+        verdicts = map(finding_line, self.verdicts)
         word = "PASSED" if self.passed else "FAILED"
         return "\n".join([task_report(self.tasks), *self.messages, RULE, *self.findings, *verdicts, word])
 
@@ -54,19 +55,13 @@ class Result:
             "request": asdict(self.request),
             "passed": self.passed,
             "tasks": [{**asdict(task), "node": node} for task, node in zip(self.tasks, self.nodes, strict=True)],
-            "rows": [_check(verdict) for verdict in self.verdicts],
+            "rows": [verdict.to_dict() for verdict in self.verdicts],
             "findings": list(self.findings),
             "messages": list(self.messages),
             "measured": None if self.row is None else self.row.to_dict(),
             "baseline_s": self.baseline_s,
             "timeline": self.timeline,
         }
-
-
-def _check(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as all reports of checks have it."""
-    expected = EXPECTED[verdict.name]
-    return {"check": verdict.name, "expected": expected, "seen": verdict.detail, "ok": verdict.passed, "seconds": None}
 
 
 def result(request: Request, evidence: Evidence, baseline_s: float | None) -> Result:

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
+from nvshare.bench.columns import seconds_text
 from nvshare.bench.mission import Row
 from nvshare.bench.outcome import TaskResult
 from nvshare.bench.survivor import FULL_SPEED, IN_TIME
-from nvshare.report.text import seconds_text
 
 
 def findings(rows: Sequence[Row]) -> list[str]:

@@ -32,14 +32,14 @@ from nvshare.acceptance.kube_test.evidence import Evidence, pod_state, status_of
 from nvshare.acceptance.kube_test.holding import holdings, meetings, switches
 from nvshare.acceptance.kube_test.logs import lines, pod_log, scheduler_log
 from nvshare.acceptance.kube_test.plan import MIB, Request
-from nvshare.acceptance.kube_test.result import KIND, SOURCE, NoBaseline, read_baseline, result
 from nvshare.acceptance.kube_test.verdicts import judge
 from nvshare.bench.workloads.spec import WORKLOADS
+from nvshare.report.kube import KIND, SOURCE, NoBaseline, read_baseline, result
 from nvshare.report.page.kinds import stamped
 
 
 def verdicts(request: Request, evidence: Evidence) -> dict[str, bool | None]:
-    return {verdict.name: verdict.passed for verdict in judge(request, evidence)}
+    return {verdict.check: verdict.ok for verdict in judge(request, evidence)}
 
 
 class TestLogs:

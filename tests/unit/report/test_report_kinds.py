@@ -16,12 +16,10 @@ import pytest
 from click.testing import CliRunner
 from kube_evidence import BOTH, PARALLEL, REQUEST, seen
 
+from nvshare.acceptance.finding import Finding
 from nvshare.acceptance.stress.load import Outcome
 from nvshare.acceptance.stress.run import Plan, Report
 from nvshare.acceptance.stress.scene import Scene
-from nvshare.acceptance.stress.verdicts import Verdict
-from nvshare.acceptance.verify.finding import Finding
-from nvshare.acceptance.verify.finding import Verdict as Seen
 from nvshare.bench import venues
 from nvshare.bench.compute import bench as compute_bench
 from nvshare.bench.compute.stage import Rehearsal
@@ -64,7 +62,7 @@ class _Rehearsed(Rehearsal):
 
 
 def _verify(change: Change) -> None:
-    found = Finding("parallel", "parallel when it fits", "2 on", Seen("2 on", True, {"a": [Span(0, 1)]}), 1.2)
+    found = Finding("parallel", "2 on", "2 on", True, "parallel when it fits", 1.2, {"a": [Span(0, 1)]})
     change(venues, "chosen", lambda *_: contextlib.nullcontext(TESTBED))
     change(verify, "verify", lambda *_: iter([found]))
 
@@ -74,10 +72,11 @@ def _stress(change: Change) -> None:
         workers = [{"worker": 0, "ok": True, "ops": 80, "seconds": 2.0, "uuid": "GPU-1"}, {"worker": 1, "ok": False}]
         held = TaskHistory("0", ((0.0, 2.0),), ((0.0, 1 << 20, 0),))
         load = Outcome(workers, [0.1], 50, [49.0], (CardHistory("GPU-1", 0, 1 << 30, 2.0, 0.5, (held, held)),))
-        figures = {"ops_per_second": 40.0, "quota_percent": 50.0, "quota_error_points": -1.0}
-        figures |= {"lease_wait_p50_s": 0.1, "lease_wait_p99_s": 0.1}
-        verdicts = (Verdict("success rate", True, "1 of 1"), Verdict("balance over cards", None, "not looked at"))
-        return Report(title, plan, ("GPU-1",), verdicts, load, {"all": ""}, (), figures)
+        verdicts = (
+            Finding("success rate", "", "1 of 1", True),
+            Finding("balance over cards", "", "not looked at", None),
+        )
+        return Report(title, plan, ("GPU-1",), verdicts, load, {"all": ""})
 
     change(stress, "where", lambda spec, speed: Address(Path("/nowhere"), {}, None))
     change(stress, "_cards", lambda address, gpus: Cards(("GPU-1",), ("GPU-1",), {"GPU-1": 1 << 34}, False))

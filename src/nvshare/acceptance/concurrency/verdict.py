@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from nvshare.acceptance.concurrency.story import Story, Task, Unreadable
 from nvshare.bench import spans
+from nvshare.bench.columns import Column, Compared, Row, percent
 from nvshare.bench.spans import Span
 
 PARALLEL, SERIAL, MIXED = "parallel", "serial", "mixed"
@@ -17,19 +18,32 @@ _ENOUGH = 1.0  # seconds together, of tasks whose log ends before they do
 _HARDLY = 0.01  # of it: that long two may seem to be on at once when the one follows the other
 
 
+def _counted(name: str) -> Compared:
+    """A count in which there is no chance, and more is neither better nor worse."""
+    return Compared(name, 0, "{:.0f}", chance=lambda card: 0.0)
+
+
+def _part(card: Row) -> float | None:
+    return card["together"] / card["contended"] if card["contended"] else None
+
+
+_PART = Compared("had by two, of the time wanted by two", 0, value=_part)
+
+
 @dataclass(frozen=True)
 class CardVerdict:
     """``together`` and ``contended``: how long two or more were on, and how long two or more wanted to be."""
 
-    card: str
-    word: str
-    tasks: int
-    most: int
-    together: float
-    contended: float
-    dropped: int
-    left: int
-    progress_together: float | None  # part of the time in which two or more reported progress at all
+    card: Annotated[str, Column("card")]
+    word: Annotated[str, Column("verdict")]
+    tasks: Annotated[int, Column("tasks", compared=_counted("tasks"))]
+    most: Annotated[int, Column("at once", compared=_counted("at once, the most"))]
+    together: Annotated[float, Column("had by two", "{:.1f} s", compared=_PART)]
+    contended: Annotated[float, Column("wanted by two", "{:.1f} s")]
+    dropped: Annotated[int, Column("DROP_LOCK")]
+    left: Annotated[int, Column("to the queue", compared=_counted("times to the queue"))]
+    # Part of the time in which two or more reported progress at all.
+    progress_together: Annotated[float | None, Column("progress together", percent)]
 
 
 @dataclass(frozen=True)

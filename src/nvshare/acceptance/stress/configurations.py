@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nvshare import config
+from nvshare.acceptance.finding import Verdict
+from nvshare.acceptance.runner import Check
 from nvshare.acceptance.stress.scene import Scene
 from nvshare.launch.orders import with_package
 
@@ -127,13 +129,17 @@ def _fractions(uuid: str) -> Callable[[list[Report]], str]:
     return problem
 
 
-def run_all(scene: Scene, progress: Callable[[str], None] = lambda name: None) -> dict[str, str]:
-    """What is wrong with each configuration; empty where nothing is."""
-    outcomes = {}
-    for number, configuration in enumerate(configurations(scene)):
-        outcomes[configuration.name] = _run(scene, configuration, scene.directory / f"launch-{number}")
-        progress(configuration.name)
-    return outcomes
+def checks(scene: Scene) -> list[Check[Scene]]:
+    """Each configuration is a check; what it sees is what is wrong."""
+
+    def launched(number: int, configuration: Configuration) -> Callable[[Scene], Verdict]:
+        def carry_out(scene: Scene) -> Verdict:
+            problem = _run(scene, configuration, scene.directory / f"launch-{number}")
+            return Verdict(problem, ok=not problem)
+
+        return carry_out
+
+    return [Check(each.name, launched(number, each)) for number, each in enumerate(configurations(scene))]
 
 
 def _run(scene: Scene, configuration: Configuration, directory: Path) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nvshare import config
-from nvshare.acceptance.stress.every import every
+from nvshare.acceptance.waiting import every
 from nvshare.bench.machine import source_of_cards
 from nvshare.gpu import sim
 from nvshare.launch.address import Address

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nvshare import procfs
 from nvshare.acceptance.stress.meter import Meter
 from nvshare.acceptance.stress.verdicts import State
-from nvshare.client.connection import Connection, SchedulerError
+from nvshare.acceptance.waiting import eventually
+from nvshare.client.connection import Connection
 from nvshare.launch.address import Address, Cards
 from nvshare.launch.leasing import Site
 
 MARK = "NVSHARE_STRESS"  # in the environment of every process of ours
-_POLL = 0.02
 
 
 @dataclass(frozen=True)
@@ -60,17 +58,3 @@ class Scene:
 
         eventually(clean, patience)
         return self.state()
-
-
-def eventually(holds: Callable[[], bool], patience: float) -> bool:
-    """Whether it holds within so many seconds; a scheduler that is away meanwhile is waited for."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            if holds():
-                return True
-        except SchedulerError:
-            pass
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL)

@@ -1,4 +1,4 @@
-"""The five verdicts of the stress test: plain functions over what was seen."""
+"""The five verdicts of the stress test. Pure functions over what was seen."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """``passed`` is None where it was not looked at."""
-
-    name: str
-    passed: bool | None
-    detail: str
+from nvshare.acceptance.finding import Verdict
 
 
 @dataclass(frozen=True)
@@ -36,7 +29,7 @@ def success_rate(workers: Sequence[Mapping[str, Any]], required: float) -> Verdi
     rate = percent(good, len(workers))
     text = f"{good} of {len(workers)} workers allocated, computed and found their data right ({rate:.0f} %)"
     wrong = next((str(worker.get("error")) for worker in workers if not worker.get("ok")), "")
-    return Verdict("success rate", rate >= required, f"{text}; {wrong}" if wrong else text)
+    return Verdict(f"{text}; {wrong}" if wrong else text, rate >= required)
 
 
 def launch_configurations(outcomes: Mapping[str, str], required: float) -> Verdict:
@@ -44,15 +37,14 @@ def launch_configurations(outcomes: Mapping[str, str], required: float) -> Verdi
     good = sum(not problem for problem in outcomes.values())
     text = f"{good} of {len(outcomes)} configurations are what workers see from inside"
     wrong = "; ".join(f"{name}: {problem}" for name, problem in outcomes.items() if problem)
-    passed = percent(good, len(outcomes)) >= required
-    return Verdict("launch configurations", passed, f"{text}; {wrong}" if wrong else text)
+    return Verdict(f"{text}; {wrong}" if wrong else text, percent(good, len(outcomes)) >= required)
 
 
 def process_set(before: State, after: State) -> Verdict:
     left = sorted(after.processes - before.processes)
     if left:
-        return Verdict("processes at baseline", False, f"still there: {', '.join(map(str, left))}")
-    return Verdict("processes at baseline", True, "no process is left")
+        return Verdict(f"still there: {', '.join(map(str, left))}", ok=False)
+    return Verdict("no process is left", ok=True)
 
 
 def balance(workers: Sequence[Mapping[str, Any]], cards: Sequence[str]) -> Verdict:
@@ -63,16 +55,16 @@ def balance(workers: Sequence[Mapping[str, Any]], cards: Sequence[str]) -> Verdi
     counts = Counter(seen)
     strangers = set(counts) - set(cards)
     if strangers:
-        return Verdict("balance over cards", False, f"workers on {', '.join(strangers)}, which were not to be used")
+        return Verdict(f"workers on {', '.join(strangers)}, which were not to be used", ok=False)
     spread = [counts[card] for card in cards]
     text = f"workers per card: {', '.join(map(str, spread)) or 'none'}"
     together = at_once([(float(worker["began"]), float(worker["seconds"])) for worker in counted])
     if together < len(counted):
         used = min(spread) > 0 or len(counted) < len(cards)
         text += f"; at most {together} of {len(counted)} were there at once, later ones went where there was room first"
-        return Verdict("balance over cards", used, text if used else f"{text}; a card was left out")
+        return Verdict(text if used else f"{text}; a card was left out", used)
     even = bool(seen) and max(spread) - min(spread) <= (1 if len(seen) % len(cards) else 0)
-    return Verdict("balance over cards", even, text)
+    return Verdict(text, even)
 
 
 def at_once(work: Sequence[tuple[float, float]]) -> int:
@@ -95,7 +87,7 @@ def clean_shutdown(before: State, after: State, tolerance: int) -> Verdict:
         if grown > tolerance:
             problems.append(f"{grown >> 20} MiB more in use on {uuid}")
     text = "; ".join(problems) or "GPU memory, contexts and leases are as before"
-    return Verdict("clean shutdown", not problems, text)
+    return Verdict(text, not problems)
 
 
 def quantile(values: Sequence[float], part: float) -> float:

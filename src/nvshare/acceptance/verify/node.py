@@ -7,9 +7,9 @@ import time
 from collections import Counter
 
 from nvshare import procfs
-from nvshare.acceptance.stress.scene import eventually
-from nvshare.acceptance.verify.finding import Verdict
+from nvshare.acceptance.finding import Verdict
 from nvshare.acceptance.verify.ground import START, Ground, task
+from nvshare.acceptance.waiting import eventually
 
 PER_CARD = 2  # leases
 LONGEST_PAUSE = 2.0  # seconds that a task may stand still because its scheduler is gone

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from nvshare.acceptance.stress.scene import eventually
-from nvshare.acceptance.verify.finding import Verdict
+from nvshare.acceptance.finding import Verdict
 from nvshare.acceptance.verify.ground import START, Ground, task
+from nvshare.acceptance.waiting import eventually
 from nvshare.bench.compute.crew import NVSHARE, Name, Worker, WorkerFailed
 from nvshare.bench.compute.live import LiveStage
 from nvshare.bench.compute.shares import Change

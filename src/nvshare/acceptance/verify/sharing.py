@@ -6,10 +6,9 @@ import itertools
 import time
 from dataclasses import dataclass, field
 
-from nvshare.acceptance.stress.every import every
-from nvshare.acceptance.stress.scene import eventually
-from nvshare.acceptance.verify.finding import Verdict
+from nvshare.acceptance.finding import Verdict
 from nvshare.acceptance.verify.ground import GPU, START, Ground, task
+from nvshare.acceptance.waiting import eventually, every
 from nvshare.bench import spans
 from nvshare.bench.compute.crew import WorkerFailed
 from nvshare.bench.compute.stage import Scene, Seen

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from nvshare.report.page.charts import Axis, Point, PointRow, point_chart
 from nvshare.report.page.kinds import NotAResult, Result
-from nvshare.report.page.parts import Figure, Section, Table, Tile
+from nvshare.report.page.parts import Section, Tile
+from nvshare.report.tables import Figure, Table
 
 BETTER, WORSE, CHANGED, SAME, ONLY_BEFORE, ONLY_AFTER = "better", "worse", "changed", "same", "gone", "new"
 _SERIES = {BETTER: 2, WORSE: 4, CHANGED: 0, SAME: 7}

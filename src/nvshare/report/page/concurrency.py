@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from nvshare.report.page.parts import Columns, Content, Figure, Section, Table, Tile
-from nvshare.report.page.shapes import Maybe
+from nvshare.acceptance.concurrency.verdict import CardVerdict
+from nvshare.report import tables
+from nvshare.report.page.parts import Content, Section, Tile
+from nvshare.report.page.shapes import Maybe, shape_of
 from nvshare.report.page.timeline import Card, timeline_chart
+from nvshare.report.tables import Figure, Table, cells
 
 _SPANS = [(float, float)]
 SHAPE = {
@@ -14,19 +18,7 @@ SHAPE = {
     "verdict": str,
     "expected": Maybe(str),
     "timed": bool,
-    "cards": [
-        {
-            "card": str,
-            "word": str,
-            "tasks": int,
-            "most": int,
-            "together": float,
-            "contended": float,
-            "dropped": int,
-            "left": int,
-            "progress_together": Maybe(float),
-        }
-    ],
+    "cards": [shape_of(CardVerdict)],
     "notes": [str],
     "timeline": [{"card": str, "task": str, "on": _SPANS, "waited": _SPANS, "progress": _SPANS}],
 }
@@ -61,7 +53,7 @@ def sections(content: Content) -> Iterator[Section]:
         if not content["timed"]:
             lead += " The log has no times: the axis counts its lines, and only their order is judged."
         yield Section("Timeline", lead, timeline_chart("timeline", cards, unit), legend)
-    yield Section("Cards", table=_table(content))
+    yield Section("Cards", table=Table.of(_seconds_if_timed(content), cells(CardVerdict)))
     if content["notes"]:
         yield Section("Notes", lines=content["notes"])
 
@@ -73,12 +65,15 @@ def judges(content: Content) -> bool:
 
 def figures(content: Content) -> Iterator[Figure]:
     """Nothing is better or worse here: parallel and serial are both what somebody wanted."""
-    for place, card in enumerate(content["cards"]):
-        row = f"card {place}"  # by its name no two nodes could be compared
-        if content["timed"] and card["contended"]:
-            yield Figure(row, "had by two, of the time wanted by two", card["together"] / card["contended"], 0)
-        for name, words in (("tasks", "tasks"), ("most", "at once, the most"), ("left", "times to the queue")):
-            yield Figure(row, words, float(card[name]), 0, "{:.0f}", card[name], card[name])
+    # A card is known by its place: by its name no two nodes could be compared.
+    places = [{**card, "place": f"card {place}"} for place, card in enumerate(_seconds_if_timed(content))]
+    return tables.figures(CardVerdict, places, lambda card: str(card["place"]))
+
+
+def _seconds_if_timed(content: Content) -> list[dict[str, Any]]:
+    """Without times a card's figures count lines, which say nothing."""
+    unknown = {} if content["timed"] else {"together": None, "contended": None}
+    return [{**card, **unknown} for card in content["cards"]]
 
 
 def _cards(content: Content) -> list[Card]:
@@ -97,23 +92,3 @@ def _cards(content: Content) -> list[Card]:
         for index, name in enumerate(names)
         if end > 0
     ]
-
-
-def _table(content: Content) -> Table:
-    timed = content["timed"]
-    columns: Columns = (
-        ("card", lambda card: card["card"]),
-        ("verdict", lambda card: card["word"]),
-        ("tasks", lambda card: str(card["tasks"])),
-        ("at once", lambda card: str(card["most"])),
-        ("wanted by two", lambda card: f"{card['contended']:.1f} s" if timed else ""),
-        ("had by two", lambda card: f"{card['together']:.1f} s" if timed else ""),
-        ("DROP_LOCK", lambda card: str(card["dropped"])),
-        ("to the queue", lambda card: str(card["left"])),
-        ("progress together", lambda card: _percent(card.get("progress_together"))),
-    )
-    return Table.of(content["cards"], columns)
-
-
-def _percent(part: float | None) -> str:
-    return "" if part is None else f"{100 * part:.0f} %"

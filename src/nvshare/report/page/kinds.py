@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nvshare.report.page import compute, concurrency, eviction, kube, mission, shapes, stress, swap, verify
-from nvshare.report.page.parts import Content, Figure, Section, Tile
+from nvshare.report.page.parts import Content, Section, Tile
+from nvshare.report.tables import Figure
 
 
 class View(Protocol):

@@ -8,9 +8,11 @@ from html import escape
 from importlib.resources import files
 
 from nvshare import __version__
+from nvshare.bench.columns import BAD, GOOD
 from nvshare.report.page.compare import Comparison
 from nvshare.report.page.kinds import Result
-from nvshare.report.page.parts import BAD, GOOD, Section, Table, Tile
+from nvshare.report.page.parts import Section, Tile
+from nvshare.report.tables import Table
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _NUMBER = re.compile(r"^[+-]?\d[\d.,]*( ?(%|s|B|[KMGT]iB|GB/s|it/s|×))?$|^–?$")

@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nvshare.bench.columns import GIB
+from nvshare.bench.history import CardHistory, TaskHistory
 from nvshare.report.page.charts import shortened
-from nvshare.report.page.shapes import Maybe
+from nvshare.report.page.shapes import Maybe, shape_of
 from nvshare.report.page.svg import WIDTH, Data, Drawing, Scale, colour, tag
 
 Card = Mapping[str, Any]  # a CardHistory, as JSON has it
-GIB = 1 << 30
 _GUTTER = 190.0
 _MARGIN = 58.0
 _LANE = 24.0
@@ -26,11 +27,14 @@ _LETTERS = 27
 
 
 def card_shape() -> dict[str, Any]:
-    """What JSON must have of a card's history."""
-    spans = [(float, float)]
-    task = {"task": str, "held": spans, "waited": Maybe(spans), "memory": [(float, int, int)]}
-    card = {"gpu": str, "index": int, "capacity": int, "seconds": float, "resolution_s": float, "tasks": [task]}
-    return {**card, "node": Maybe(str)}
+    """What JSON must have of a card's history. Some results also know who waited, or on which node the card is."""
+    task = {**shape_of(TaskHistory), "waited": Maybe([(float, float)])}
+    return {**shape_of(CardHistory), "tasks": [task], "node": Maybe(str)}
+
+
+def row_shape(kind: type) -> dict[str, Any]:
+    """What JSON must have of a row with a timeline."""
+    return {**shape_of(kind), "timeline": [card_shape()]}
 
 
 def series_of(cards: Sequence[Card]) -> dict[str, int]:
