@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 from rich.table import Table
 from rich.text import Text
 
 from nvshare.acceptance.finding import Finding
 from nvshare.bench.columns import BAD, GOOD, OPEN
-from nvshare.bench.spans import Span, covered
+from nvshare.report.bars import bars
 from nvshare.report.tables import cells
 
 _WORDS = {True: "PASS", False: "FAIL", None: "SKIP"}
@@ -35,25 +34,14 @@ def findings_table(findings: Sequence[Finding]) -> Table:
     return table
 
 
-def bars(tasks: Mapping[str, Sequence[Span]], end: float, width: int, begin: float = 0.0) -> list[str]:
-    """A line per task from one moment to another: where a bar is, it was at it for most of that time."""
-    label = max(map(len, tasks), default=0)
-    cell = (end - begin) / width
-    return [f"{task:<{label}}  {_bar(spans, begin, cell, width)}" for task, spans in tasks.items()]
-
-
-def _bar(spans: Sequence[Span], begin: float, cell: float, width: int) -> str:
-    edges = [begin + number * cell for number in range(width + 1)]
-    return "".join(_BAR if covered(spans, left, right) * 2 > cell else _PAUSE for left, right in pairwise(edges))
-
-
 def timelines(findings: Sequence[Finding], width: int = 80) -> list[str]:
     """Who made progress when, for the checks that watched that."""
     lines = []
     for finding in findings:
         end = max((span.end for spans in finding.timeline.values() for span in spans), default=0.0)
         if end:
-            lines += [f"{finding.name}, {end:.1f} s:", *(f"  {bar}" for bar in bars(finding.timeline, end, width))]
+            tasks = {task: {_BAR: spans} for task, spans in finding.timeline.items()}
+            lines += [f"{finding.name}, {end:.1f} s:", *(f"  {bar}" for bar in bars(tasks, 0.0, end, width, _PAUSE))]
     return lines
 
 

@@ -15,7 +15,8 @@ from nvshare.bench.processes import Venue
 from nvshare.bench.spans import Span
 from nvshare.cli import verify
 from nvshare.cli.verify import command
-from nvshare.report.findings import bars, finding_line, summary, timelines
+from nvshare.report.bars import bars
+from nvshare.report.findings import finding_line, summary, timelines
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,8 @@ def test_a_row_has_what_was_expected_and_seen() -> None:
 
 
 def test_bars_show_most_of_each_cell() -> None:
-    assert bars({"a": [Span(0, 2)], "bb": [Span(2, 3.4)]}, 4, 4) == ["a   ██··", "bb  ··█·"]
+    tasks = {"a": {"█": [Span(0, 2)]}, "bb": {"█": [Span(2, 3.4)]}}
+    assert bars(tasks, 0, 4, 4, "·") == ["a   ██··", "bb  ··█·"]
     assert timelines([finding(True, a=[Span(0, 2)])], width=2) == ["parallel when it fits, 2.0 s:", "  a  ██"]
 
 

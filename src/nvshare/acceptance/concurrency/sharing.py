@@ -1,4 +1,4 @@
-"""Parallel, serial or mixed, with the evidence. Pure."""
+"""How tasks shared their cards: parallel, serial or mixed. Pure functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PART = Compared("had by two, of the time wanted by two", 0, value=_part)
 
 
 @dataclass(frozen=True)
-class CardVerdict:
+class CardSharing:
     """``together`` and ``contended``: how long two or more were on, and how long two or more wanted to be."""
 
     card: Annotated[str, Column("card")]
@@ -47,16 +47,16 @@ class CardVerdict:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Sharing:
     word: str
     timed: bool
-    cards: Sequence[CardVerdict]
+    cards: Sequence[CardSharing]
 
     def to_dict(self) -> dict[str, Any]:
         return {"verdict": self.word, "timed": self.timed, "cards": [vars(card) for card in self.cards]}
 
 
-def judge(story: Story) -> Verdict:
+def judge(story: Story) -> Sharing:
     """``Unreadable`` where no two tasks were on a card at the same time or waited for it, or only just."""
     if len(story.tasks) < 2:
         count = "one task" if story.tasks else "no task"
@@ -68,10 +68,10 @@ def judge(story: Story) -> Verdict:
     words = {card.word for card in judged if card.word != UNCLEAR}
     if not words:
         raise Unreadable(_too_little(story, judged))
-    return Verdict(words.pop() if len(words) == 1 else MIXED, story.timed, judged)
+    return Sharing(words.pop() if len(words) == 1 else MIXED, story.timed, judged)
 
 
-def _card(story: Story, card: str) -> CardVerdict | None:
+def _card(story: Story, card: str) -> CardSharing | None:
     tasks = story.on_card(card)
     wanting = [spans.merged([*task.on, *task.waited]) for task in tasks]
     contended = spans.length(spans.at_once(wanting))
@@ -86,7 +86,7 @@ def _card(story: Story, card: str) -> CardVerdict | None:
     word = _timed(together / contended, left, progress) if story.timed else _ordered(most, left)
     if word == PARALLEL and _just_met(tasks, contended, story.timed):
         word = UNCLEAR
-    return CardVerdict(
+    return CardSharing(
         card, word, len(tasks), most, together, contended, sum(task.dropped for task in tasks), left, progress
     )
 
@@ -101,7 +101,7 @@ def _just_met(tasks: Sequence[Task], contended: float, timed: bool) -> bool:
     return all(task.goes_on and not task.dropped and not task.left for task in tasks)
 
 
-def _too_little(story: Story, cards: Sequence[CardVerdict]) -> str:
+def _too_little(story: Story, cards: Sequence[CardSharing]) -> str:
     if not story.timed:
         return (
             "too little to tell: the log has no times and ends before any of the tasks that met has ended or left the "
@@ -134,19 +134,3 @@ def _progress_together(tasks: Sequence[Task]) -> float | None:
     whole = [[Span(each[0].begin, each[-1].end)] for each in reported]
     both = spans.length(spans.at_once(whole))
     return spans.length(spans.at_once(reported)) / both if both else None
-
-
-def evidence(verdict: Verdict) -> list[str]:
-    """What the verdict is made of, a line or two for each card."""
-    lines = []
-    for card in verdict.cards:
-        said = f"{card.card}: {card.word}; {card.tasks} tasks, at most {card.most} on at once, "
-        said += f"{card.dropped} DROP_LOCK, {card.left} times from the card to the queue"
-        lines.append(said)
-        if verdict.timed:
-            part = f"  two or more wanted the card for {card.contended:.1f} s, and were on it for {card.together:.1f} s"
-            both = card.progress_together
-            lines.append(part if both is None else f"{part}; progress of two or more overlaps in {both:.0%} of theirs")
-        else:
-            lines.append("  judged by the order of the lines only: the log has no times")
-    return lines

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from nvshare.acceptance.stress.scene import Scene
-from nvshare.acceptance.stress.verdicts import quantile
+from nvshare.acceptance.stress.verdicts import Figures, quantile
 from nvshare.acceptance.waiting import every
-from nvshare.bench.columns import Column, Compared
 from nvshare.bench.history import CardHistory, Recorder
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.launch.fleet import Fleet, Job, Result, Terms
@@ -22,21 +21,6 @@ from nvshare.launch.supervised import Supervised
 
 _START_UP = 60.0  # seconds for interpreters to start, beside the work itself
 _PERIOD = 0.5  # seconds between looks at what the scheduler has measured
-
-
-def _less(name: str) -> Column:
-    return Column(compared=Compared(name, -1))
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What is reported and not judged."""
-
-    ops_per_second: Annotated[float | None, Column(compared=Compared("operations/s", 1))]
-    quota_percent: float | None
-    quota_error_points: float | None
-    lease_wait_p50_s: Annotated[float | None, _less("wait for a lease, median, s")]
-    lease_wait_p99_s: Annotated[float | None, _less("wait for a lease, 99th percentile, s")]
 
 
 @dataclass(frozen=True)

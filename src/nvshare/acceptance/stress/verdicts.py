@@ -1,13 +1,14 @@
-"""The five verdicts of the stress test. Pure functions over what was seen."""
+"""The five verdicts of the stress test, and what it reports beside them. Pure functions over what was seen."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from nvshare.acceptance.finding import Verdict
+from nvshare.bench.columns import Column, Compared
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,21 @@ class State:
     contexts: Mapping[str, frozenset[int]]
     memory: Mapping[str, int]
     leases: frozenset[str]
+
+
+def _less(name: str) -> Column:
+    return Column(compared=Compared(name, -1))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is reported and not judged."""
+
+    ops_per_second: Annotated[float | None, Column(compared=Compared("operations/s", 1))]
+    quota_percent: float | None
+    quota_error_points: float | None
+    lease_wait_p50_s: Annotated[float | None, _less("wait for a lease, median, s")]
+    lease_wait_p99_s: Annotated[float | None, _less("wait for a lease, 99th percentile, s")]
 
 
 def percent(part: int, whole: int) -> float:

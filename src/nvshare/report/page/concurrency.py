@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nvshare.acceptance.concurrency.verdict import CardVerdict
+from nvshare.acceptance.concurrency.sharing import CardSharing
 from nvshare.report import tables
 from nvshare.report.page.parts import Content, Section, Tile
 from nvshare.report.page.shapes import Maybe, shape_of
+from nvshare.report.page.svg import standalone
 from nvshare.report.page.timeline import Card, timeline_chart
 from nvshare.report.tables import Figure, Table, cells
 
@@ -18,7 +19,7 @@ SHAPE = {
     "verdict": str,
     "expected": Maybe(str),
     "timed": bool,
-    "cards": [shape_of(CardVerdict)],
+    "cards": [shape_of(CardSharing)],
     "notes": [str],
     "timeline": [{"card": str, "task": str, "on": _SPANS, "waited": _SPANS, "progress": _SPANS}],
 }
@@ -44,7 +45,7 @@ def tiles(content: Content) -> list[Tile]:
 
 
 def sections(content: Content) -> Iterator[Section]:
-    cards, unit = _cards(content), "s" if content["timed"] else "lines"
+    cards = _cards(content)
     if cards:
         legend = [("s0", "on the card"), ("host-note", "pale: waits for it")]
         if any(row["progress"] for row in content["timeline"]):
@@ -52,10 +53,20 @@ def sections(content: Content) -> Iterator[Section]:
         lead = "Who was on which card when, with the part of the time."
         if not content["timed"]:
             lead += " The log has no times: the axis counts its lines, and only their order is judged."
-        yield Section("Timeline", lead, timeline_chart("timeline", cards, unit), legend)
-    yield Section("Cards", table=Table.of(_seconds_if_timed(content), cells(CardVerdict)))
+        yield Section("Timeline", lead, timeline_chart("timeline", cards, _unit(content)), legend)
+    yield Section("Cards", table=Table.of(_seconds_if_timed(content), cells(CardSharing)))
     if content["notes"]:
         yield Section("Notes", lines=content["notes"])
+
+
+def picture(content: Content, title: str) -> str:
+    """The timeline as a file of its own, which needs nothing from elsewhere."""
+    note = f"{title} · filled: on the card, pale: waits for it, thin line: reports progress"
+    return standalone(timeline_chart("timeline", _cards(content), _unit(content), note))
+
+
+def _unit(content: Content) -> str:
+    return "s" if content["timed"] else "lines"
 
 
 def judges(content: Content) -> bool:
@@ -67,7 +78,7 @@ def figures(content: Content) -> Iterator[Figure]:
     """Nothing is better or worse here: parallel and serial are both what somebody wanted."""
     # A card is known by its place: by its name no two nodes could be compared.
     places = [{**card, "place": f"card {place}"} for place, card in enumerate(_seconds_if_timed(content))]
-    return tables.figures(CardVerdict, places, lambda card: str(card["place"]))
+    return tables.figures(CardSharing, places, lambda card: str(card["place"]))
 
 
 def _seconds_if_timed(content: Content) -> list[dict[str, Any]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.resources import files
 
 from nvshare import __version__
 from nvshare.bench.columns import BAD, GOOD
 from nvshare.report.page.compare import Comparison
 from nvshare.report.page.kinds import Result
 from nvshare.report.page.parts import Section, Tile
+from nvshare.report.page.svg import asset
 from nvshare.report.tables import Table
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -61,8 +61,7 @@ def comparison_page(comparison: Comparison) -> str:
 def _document(
     name: str, command: str, title: str, about: str, tiles: Sequence[Tile], sections: Iterable[Section]
 ) -> str:
-    here = files(__package__)
-    style, script = (here.joinpath(file).read_text(encoding="utf-8") for file in ("page.css", "page.js"))
+    style, script = asset("page.css"), asset("page.js")
     return "".join(
         (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
@@ -73,7 +72,7 @@ def _document(
             f'<dl class="tiles">{"".join(map(_tile, tiles))}</dl>\n',
             "\n".join(map(_section, sections)),
             f"<footer>nvshare {escape(__version__)}</footer>\n</main>\n",
-            f'<div id="tip" role="status"></div>\n<script>\n{script}</script>\n</body>\n</html>\n',
+            f'<div id="tip" role="status"></div>\n<script>\n{asset("page.js")}</script>\n</body>\n</html>\n',
         )
     )
 

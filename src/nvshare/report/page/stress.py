@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nvshare.acceptance.stress.load import Figures
+from nvshare.acceptance.stress.verdicts import Figures
 from nvshare.bench.columns import Row
 from nvshare.report import tables
 from nvshare.report.page.charts import Axis, Bar, BarRow, Point, PointRow, bar_chart, point_chart

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from importlib.resources import files
 
 Data = dict[str, str | float | None]  # attributes of an element
 SERIES = 8  # colours that the page has; after that they begin again
@@ -138,3 +139,14 @@ class Drawing:
             role="img",
             aria_label=says,
         )
+
+
+def asset(name: str) -> str:
+    """A file that pages are made with."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def standalone(picture: str) -> str:
+    """A picture as a file of its own, in the colours of pages."""
+    head, _, rest = picture.partition(">")
+    return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{escape(asset("page.css"))}</style>{rest}'

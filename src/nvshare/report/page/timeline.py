@@ -59,8 +59,9 @@ def lanes_only(spans: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> 
     ]
 
 
-def timeline_chart(row: str, cards: Sequence[Card], unit: str = "s") -> str:
-    """Of one run. Tasks may have times in which they ``waited``, and in which they made ``progress``."""
+def timeline_chart(row: str, cards: Sequence[Card], unit: str = "s", note: str = "") -> str:
+    """Of one run. Tasks may have times in which they ``waited``, and in which they made ``progress``. ``note`` is
+    written below."""
     seconds = max(card["seconds"] for card in cards)
     x = Scale(0.0, seconds, _GUTTER, WIDTH - _MARGIN)
     drawing, y, series = Drawing(), 0.0, series_of(cards)
@@ -74,6 +75,9 @@ def timeline_chart(row: str, cards: Sequence[Card], unit: str = "s") -> str:
             y = _memory(drawing, x, y + 10, row, card, series)
         y += 22
     drawing.x_axis(x, 26 if cards[0]["gpu"] else 0, y - 12, f" {unit}")
+    if note:
+        y += 24
+        drawing.text(0, y + 8, note, "tick")
     drawing.height = y + 14
     return drawing.render(f"Timeline of {row}: which task had which card when, and where its memory was")
 
