@@ -72,7 +72,7 @@ def _document(
             f'<dl class="tiles">{"".join(map(_tile, tiles))}</dl>\n',
             "\n".join(map(_section, sections)),
             f"<footer>nvshare {escape(__version__)}</footer>\n</main>\n",
-            f'<div id="tip" role="status"></div>\n<script>\n{asset("page.js")}</script>\n</body>\n</html>\n',
+            f'<div id="tip" role="status"></div>\n<script>\n{script}</script>\n</body>\n</html>\n',
         )
     )
 
