@@ -60,7 +60,7 @@ class TestLogs:
         assert pod_log(f'{clock(1)} {{"passed": tr').result == {}
 
     def test_foreign_lines_are_passed_over(self) -> None:
-        assert scheduler_log("Error from server\n\x00\n").steps == ()
+        assert scheduler_log("Error from server\n\x00\n").tasks == {}
 
     def test_grown_memory_is_read_with_its_times(self) -> None:
         found = pod_log(f"{clock(1)} HELD 128 MiB\n{clock(2)} LIMIT at 128 MiB: cuMemAlloc failed\n")

@@ -53,10 +53,7 @@ def _statements(raw: str) -> Iterator[Line]:
     prefix = _PREFIX.match(raw)
     if prefix:
         stream, raw = prefix[1], raw[prefix.end() :]
-    stamp = _STAMP.match(raw)
-    time = None
-    if stamp:
-        time, raw = _seconds(*stamp.groups()), raw[stamp.end() :]
+    time, raw = stamped(raw)
     found = list(_OURS.finditer(raw))
     edges = [match.start() for match in found] + [len(raw)]
     done = _progress(raw[: edges[0]])
@@ -69,6 +66,12 @@ def _statements(raw: str) -> Iterator[Line]:
         done = _progress(after)
         if done is not None:
             yield Line(stream, time, done=done)
+
+
+def stamped(raw: str) -> tuple[float | None, str]:
+    """When a line was written, where it says so, and the rest of it."""
+    stamp = _STAMP.match(raw)
+    return (_seconds(*stamp.groups()), raw[stamp.end() :]) if stamp else (None, raw)
 
 
 def _progress(text: str) -> int | None:

@@ -19,6 +19,7 @@ from nvshare.bench.spans import Span, of_marks
 
 UNKNOWN_CARD = "the card"
 _ID = r"([0-9a-f]{16})"
+_POD = r"Pod name = (.*), Pod namespace = (\S*)"
 _NONE = "none"
 _GAP = 0.3  # seconds between two reports of progress that belong together, at least
 _GAPS = 3  # times what is usual between them
@@ -36,6 +37,7 @@ class Task:
 
     id: str
     label: str = ""
+    namespace: str = ""
     cards: list[str] = field(default_factory=list)
     on: list[Span] = field(default_factory=list)
     waited: list[Span] = field(default_factory=list)
@@ -105,7 +107,7 @@ class Story:
         return sorted({card for task in self.tasks for card in task.cards})
 
 
-class _Scheduler:
+class Scheduler:
     """Reads the log of a scheduler."""
 
     def __init__(self) -> None:
@@ -117,7 +119,10 @@ class _Scheduler:
             (re.compile(rule), act)
             for rule, act in (
                 (r"nvshare-scheduler \(process \d+\) listens on", self._started),
-                (rf"Registered client {_ID} on GPU (\S+) with Pod name = (.*), Pod namespace", self._registered),
+                (
+                    rf"Registered client {_ID} on GPU (\S+) with Pod name = (.*), Pod namespace = (\S*)",
+                    self._registered,
+                ),
                 (rf"Sent LOCK_OK to client {_ID}", self._lock_ok),
                 (rf"Sent DROP_LOCK to client {_ID}", self._drop_lock),
                 (rf"Client {_ID} moved to wait queue", self._parked),
@@ -150,7 +155,7 @@ class _Scheduler:
     def _registered(self, at: float, found: re.Match[str]) -> None:
         task = self._task(found[1])
         task.cards.append(found[2])
-        task.label = "" if found[3] == _NONE else found[3]
+        task.label, task.namespace = ("" if found[3] == _NONE else found[3]), found[4]
 
     def _lock_ok(self, at: float, found: re.Match[str]) -> None:
         task = self._task(found[1])
@@ -196,7 +201,7 @@ class _Tasks:
     def __init__(self, label: str) -> None:
         self.label = label
         self.ids: list[str] = []
-        self.task = Task("", label, [UNKNOWN_CARD])
+        self.task = Task("", label, cards=[UNKNOWN_CARD])
         self.marks: list[float] = []
         self._done = -1
 
@@ -228,7 +233,7 @@ def tell(logs: Sequence[Log]) -> Story:
     for log in logs:
         if not log.ours:
             raise Unreadable(_foreign(log))
-    schedulers = {log.name: found for log in logs if (found := _scheduler_in(log)) is not None}
+    schedulers = {log.name: found for log in logs if (found := scheduler_in(log)) is not None}
     if len(schedulers) > 1:
         raise Unreadable(f"logs of several schedulers ({', '.join(schedulers)}): give those of one run")
     readers = [reader for log in logs for reader in _tasks_in(log, several=log.name in schedulers)]
@@ -263,11 +268,11 @@ def _foreign(log: Log) -> str:
     return f"{log.name} is no log of nvshare: no line of it has [NVSHARE]"
 
 
-def _scheduler_in(log: Log) -> tuple[_Scheduler, bool, Span] | None:
+def scheduler_in(log: Log) -> tuple[Scheduler, bool, Span] | None:
     """What the scheduler says in a log, whether with times, and from when to when; None where none speaks."""
     said = [line for line in log.lines if line.text]
     timed = all(line.time is not None for line in said)
-    reader = _Scheduler()
+    reader = Scheduler()
     moments = [(line.time if line.time is not None and timed else float(number)) for number, line in enumerate(said)]
     spoke = [reader.take(at, line.text) for at, line in zip(moments, said, strict=True)]
     if not any(spoke):

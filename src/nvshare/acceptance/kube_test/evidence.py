@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvshare.acceptance.kube_test.logs import PodLog, Registration, SchedulerLog
+from nvshare.acceptance.concurrency.story import Task
+from nvshare.acceptance.kube_test.logs import PodLog, SchedulerLog
 from nvshare.acceptance.kube_test.plan import PodPlan
 from nvshare.bench.outcome import TaskResult
 
@@ -93,23 +94,24 @@ class Evidence:
     namespace: str = "default"
     placement: str = "spread"
 
-    def registration(self, pod: PodSeen) -> Registration | None:
-        """What a scheduler says of the pod's task: by the id that the task knows, else by the pod's name."""
-        known = [one for node in self.nodes for one in node.log.registrations]
-        by_id = next((one for one in known if one.client == pod.log.client), None)
+    def registration(self, pod: PodSeen) -> Task | None:
+        """The client that a scheduler knows as the pod's task: by the id that the task knows, else by the pod's
+        name."""
+        known = [task for node in self.nodes for task in node.log.tasks.values() if task.cards]
+        by_id = next((task for task in known if task.id == pod.log.client), None)
         whole = (pod.plan.name, self.namespace)
-        return by_id or next((one for one in reversed(known) if (one.pod, one.namespace) == whole), None)
+        return by_id or next((task for task in reversed(known) if (task.label, task.namespace) == whole), None)
 
     def gpu(self, pod: PodSeen) -> str:
         found = self.registration(pod)
-        return found.gpu if found else str(pod.log.result.get("uuid", ""))
+        return found.cards[0] if found else str(pod.log.result.get("uuid", ""))
 
     def result(self, pod: PodSeen) -> TaskResult:
         """The pod as a line of the report."""
         found, log = self.registration(pod), pod.log
         return TaskResult(
             name=pod.plan.name,
-            client=found.client if found else log.client,
+            client=found.id if found else log.client,
             gpu=self.gpu(pod) or "-",
             status=status_of(pod),
             expected=pod.plan.expected,

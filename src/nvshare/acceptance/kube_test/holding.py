@@ -1,4 +1,4 @@
-"""Who had the GPU when, from the steps of a scheduler's log. Pure."""
+"""Who had the GPU when, from a scheduler's log. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from nvshare.acceptance.concurrency.story import Task
 from nvshare.acceptance.kube_test.logs import SchedulerLog
 from nvshare.bench.spans import Span
 
@@ -29,29 +30,13 @@ class Holding:
 
 def holdings(log: SchedulerLog) -> dict[str, Holding]:
     """By client. What has no end in the log ends with it."""
-    last = max((step.at for step in log.steps), default=0.0)
-    result = {}
-    for client in dict.fromkeys(step.client for step in log.steps):
-        steps = [(step.at, step.what) for step in log.steps if step.client == client]
-        spans = _spans(steps, last)
-        if spans:
-            gone = next((at for at, what in steps if what == "gone"), last)
-            result[client] = Holding(client, Span(steps[0][0], gone), spans)
-    return result
+    return {client: _holding(task) for client, task in log.tasks.items() if task.on}
 
 
-def _spans(steps: Sequence[tuple[float, str]], last: float) -> tuple[Span, ...]:
-    spans: list[Span] = []
-    since: float | None = None
-    for at, what in steps:
-        if what == "on":
-            since = at if since is None else since
-        elif what != "waits" and since is not None:
-            spans.append(Span(since, at))
-            since = None
-    if since is not None:
-        spans.append(Span(since, last))
-    return tuple(spans)
+def _holding(task: Task) -> Holding:
+    known = [*task.on, *task.waited]
+    life = Span(min(span.begin for span in known), max(span.end for span in known))
+    return Holding(task.id, life, tuple(task.on))
 
 
 def common(lives: Iterable[Span]) -> float:

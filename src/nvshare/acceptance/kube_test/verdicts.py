@@ -63,10 +63,10 @@ def _shared(evidence: Evidence) -> Verdict:
         seen = pod.log.result.get("uuid")
         if found is None:
             wrong.append(f"{pod.plan.name} is unknown to every scheduler")
-        elif found.pod not in ("none", pod.plan.name):
-            wrong.append(f"{pod.plan.name} is known as pod {found.namespace}/{found.pod}")
-        elif seen is not None and seen != found.gpu:
-            wrong.append(f"{pod.plan.name} computed on {seen}, the scheduler says {found.gpu}")
+        elif found.label not in ("", pod.plan.name):
+            wrong.append(f"{pod.plan.name} is known as pod {found.namespace}/{found.label}")
+        elif seen is not None and seen not in found.cards:
+            wrong.append(f"{pod.plan.name} computed on {seen}, the scheduler says {', '.join(found.cards)}")
     return Verdict("; ".join(wrong[:3]) or "a scheduler knew every task, on its GPU", not wrong)
 
 
@@ -116,7 +116,7 @@ def _parallel(evidence: Evidence) -> Verdict:
             turns += 1
             continue
         met += meetings(present)
-        dropped |= {holding.client for holding in present} & set(node.log.drops)
+        dropped |= {holding.client for holding in present if node.log.tasks[holding.client].dropped}
     if not met:
         why = f"memory does not fit on {turns} GPUs: tasks take turns there" if turns else "no two pods met on a GPU"
         return Verdict(why, None)
