@@ -38,7 +38,7 @@ class Compared:
 @dataclass(frozen=True)
 class Column:
     """How tables show a field: ``title`` is None where they do not. ``form`` writes its value, ``cell`` the whole row.
-    ``says`` is what it is, in words. ``text_only``: pages say it elsewhere."""
+    ``says`` is what it is, in words. ``text_only``: pages leave it out."""
 
     title: str | None = None
     form: str | Callable[[Any], str] = "{}"

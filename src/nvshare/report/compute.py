@@ -14,7 +14,7 @@ def compute_table(rows: Sequence[Row]) -> str:
 
 def row_line(row: Row) -> str:
     """One row, as soon as it is there."""
-    return "  ".join(filter(None, (cell(as_row(row)) for _, cell in cells(Row))))
+    return "  ".join(filter(None, (cell(as_row(row)) for _, cell in cells(Row, in_text=True))))
 
 
 def verdict(rows: Sequence[Row]) -> str:

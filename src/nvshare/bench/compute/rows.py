@@ -66,10 +66,9 @@ def _percent(share: float) -> str:
 
 
 def _more(row: columns.Row) -> str:
-    """The note, and what else was measured."""
+    """What else was measured."""
     figures = row["figures"]
-    said = [form.format(_one(figures[name])) for name, form in _SAID.items() if figures.get(name) is not None]
-    return ", ".join(filter(None, [row["note"], *said]))
+    return ", ".join(form.format(_one(figures[name])) for name, form in _SAID.items() if figures.get(name) is not None)
 
 
 def _one(value: object) -> object:
@@ -87,7 +86,7 @@ def _chance(row: columns.Row) -> float | None:
 
 _ERROR = Compared("points off the quota", -1, "{:.2f}", chance=_chance)
 _P99 = Compared("p99 / solo", -1, value=lambda row: row["figures"].get("p99_times_solo"))
-_MORE = Column("more", cell=_more, compared=_P99, place=columns.NOTES)
+_MORE = Column("more", cell=_more, compared=_P99, place=columns.NOTES, text_only=True)
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Row:
     delivered: Annotated[tuple[float, ...], Column("delivered", _percents)] = ()
     of_allowed: Annotated[float | None, Column("of allowed", _percent, compared=Compared("of allowed", 1))] = None
     ok: Annotated[bool | None, JUDGED] = None
-    note: str = ""
+    note: Annotated[str, Column("note", place=columns.NOTES)] = ""
     figures: Annotated[dict[str, Any], _MORE] = field(default_factory=dict)
 
     @property
