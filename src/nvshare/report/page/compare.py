@@ -17,7 +17,7 @@ _NARROWEST, _WIDEST = 0.05, 3.0  # how far the axis goes from 1, at least and at
 
 
 @dataclass(frozen=True)
-class Compared:
+class Pair:
     """One figure in both results, or in one of them."""
 
     row: str
@@ -57,7 +57,7 @@ class Comparison:
     before: Result
     after: Result
     noise: float
-    rows: tuple[Compared, ...]
+    rows: tuple[Pair, ...]
 
     def tiles(self) -> list[Tile]:
         count = Counter(row.verdict for row in self.rows)
@@ -110,7 +110,7 @@ def compared(before: Result, after: Result, noise: float, names: tuple[str, str]
             verdict = judge(old, new, noise)
         else:
             verdict = ONLY_AFTER if old is None else ONLY_BEFORE
-        rows.append(Compared(*key, old, new, verdict))
+        rows.append(Pair(*key, old, new, verdict))
     return Comparison(names, before, after, noise, tuple(rows))
 
 
@@ -122,7 +122,7 @@ def _text(figure: Figure | None) -> str:
     return "–" if figure is None else figure.form.format(figure.value)
 
 
-def _ratio(row: Compared) -> str:
+def _ratio(row: Pair) -> str:
     return "–" if row.ratio is None else _ratio_text(row.ratio)
 
 
@@ -137,7 +137,7 @@ def _alike(before: Figure, after: Figure) -> bool:
     return seen and _text(before) == _text(after)
 
 
-def _chart(rows: list[Compared]) -> str:
+def _chart(rows: list[Pair]) -> str:
     lines = []
     for row in rows:
         assert row.before is not None
