@@ -123,7 +123,7 @@ def _require_one_kind(serial: bool, baseline: bool, mem: int | None, dynamic: bo
 
 @contextlib.contextmanager
 def _plain_errors() -> Iterator[None]:
-    """What is wrong outside of us is one line; a polite kill ends us as cleanly as Ctrl-C."""
+    """Errors of the cluster end the command with one line; a polite kill ends it as cleanly as Ctrl-C."""
     with ended_by(signal.SIGTERM, signal.SIGHUP):
         try:
             yield

@@ -1,4 +1,4 @@
-"""``nvshare report``: the result of a measurement as a table and a page; two results side by side."""
+"""``nvshare report``: a result as tables and a page; two results side by side."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def _carry_out(plan: Plan, scene: Scene, gpu_log: Path | None, verbose: bool, te
         granted = process.granted
         if verbose and granted is not None:
             index = ", ".join(str(scene.cards.index(uuid)) for uuid in granted.gpus)
-            with contextlib.suppress(OSError):  # we are in the worker's own thread; others will notice too
+            with contextlib.suppress(OSError):  # this is the worker's own thread; the main one notices too
                 tell(f"  worker {number}: process {process.pid} on GPU {index}")
 
     def step(name: str) -> None:
@@ -171,7 +171,7 @@ def _carry_out(plan: Plan, scene: Scene, gpu_log: Path | None, verbose: bool, te
 
 @contextlib.contextmanager
 def _waiting_for(scene: Scene) -> Iterator[None]:
-    """Who is interrupted waits until its workers are gone, and says so."""
+    """After Ctrl-C or a polite kill, wait until the workers are gone."""
     with ended_by(signal.SIGTERM, signal.SIGHUP):
         try:
             yield
@@ -204,7 +204,7 @@ def _figure_lines(report: Report) -> Sequence[str]:
 
 
 def _clean_up(address: Address, cards: Cards, made: bool) -> None:
-    """What this test made and nothing else."""
+    """End what this test started, and nothing else."""
     if made and address.simulated is not None:
         sim.down(address.simulated)
         return

@@ -38,7 +38,7 @@ _PROCESSES = 5  # that check at the same time on one card, each with its context
 
 @contextlib.contextmanager
 def _set_up() -> Iterator[None]:
-    """That nothing can be checked is no failed check."""
+    """A node that cannot be checked is not a failed check: exit code 2."""
     try:
         yield
     except (SchedulerError, SimError) as error:
@@ -123,7 +123,7 @@ def _require_room(spec: str | None, card_memory: int) -> None:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[tuple[Callable[[Check[Ground]], None], Callable[[Finding], None]]]:
-    """Hears of checks that begin, and of findings: a spinner on a terminal, a line per finding everywhere."""
+    """Show checks that begin, and findings: a spinner on a terminal, a line per finding everywhere."""
     console = Console(stderr=True)
     with console.status("starting") as spinner:
         yield (

@@ -81,7 +81,7 @@ def result(request: Request, evidence: Evidence, baseline_s: float | None) -> Re
 
 
 def _row(request: Request, evidence: Evidence, tasks: Sequence[TaskResult], baseline_s: float | None) -> Row | None:
-    """None where no pod was to finish a workload."""
+    """The test as a row of the bench; None where no pod should finish a workload."""
     if request.dynamic or not any(task.expected == "PASS" for task in tasks):
         return None
     turns = sum(switches(present) for _, _, _, present in sharing(evidence))
@@ -93,7 +93,7 @@ def _row(request: Request, evidence: Evidence, tasks: Sequence[TaskResult], base
 
 
 def _timeline(evidence: Evidence) -> list[dict[str, Any]]:
-    """Who had which card when, and who waited for it, in seconds since the first of them wanted any."""
+    """Who had which card when and who waited for it, in seconds since the first task wanted one."""
     per_gpu = evidence.per_gpu()
     had = {client: holding for node in evidence.nodes for client, holding in holdings(node.log).items()}
     lives = {

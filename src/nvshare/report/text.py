@@ -65,7 +65,7 @@ def summary_table(rows: Sequence[Row]) -> str:
 
 
 def eviction_table(rows: Sequence[EvictionRow]) -> str:
-    """What switches moved, against what they may move."""
+    """Bytes that switches moved, against what they may move."""
     return "\n".join([text_table(EvictionRow, rows), *(text for row in rows for text in row.messages)])
 
 

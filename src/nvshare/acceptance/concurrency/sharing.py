@@ -12,10 +12,10 @@ from nvshare.bench.columns import Column, Compared, Row, percent
 from nvshare.bench.spans import Span
 
 PARALLEL, SERIAL, MIXED = "parallel", "serial", "mixed"
-UNCLEAR = "unclear"  # of one card beside others
-_MOST, _LEAST = 0.9, 0.1  # of the time in which two or more wanted the card
-_ENOUGH = 1.0  # seconds together, of tasks whose log ends before they do
-_HARDLY = 0.01  # of it: that long two may seem to be on at once when the one follows the other
+UNCLEAR = "unclear"  # one card among others
+_MOST, _LEAST = 0.9, 0.1  # of the time in which two or more tasks wanted the card
+_ENOUGH = 1.0  # seconds that tasks must meet if the log ends before they do
+_HARDLY = 0.01  # of the contended time; one task that follows another may seem to overlap so long
 
 
 def _counted(name: str) -> Compared:
@@ -32,7 +32,7 @@ _PART = Compared("had by two, of the time wanted by two", 0, value=_part)
 
 @dataclass(frozen=True)
 class CardSharing:
-    """``together`` and ``contended``: how long two or more were on, and how long two or more wanted to be."""
+    """``together``: how long two or more tasks had the card. ``contended``: how long two or more wanted it."""
 
     card: Annotated[str, Column("card")]
     word: Annotated[str, Column("verdict")]
@@ -57,7 +57,7 @@ class Sharing:
 
 
 def judge(story: Story) -> Sharing:
-    """``Unreadable`` where no two tasks were on a card at the same time or waited for it, or only just."""
+    """``Unreadable`` where no two tasks met on a card, or only just before the log ends."""
     if len(story.tasks) < 2:
         count = "one task" if story.tasks else "no task"
         raise Unreadable(f"{count} in these logs: two or more are needed to tell how they share a card")
@@ -92,8 +92,8 @@ def _card(story: Story, card: str) -> CardSharing | None:
 
 
 def _just_met(tasks: Sequence[Task], contended: float, timed: bool) -> bool:
-    """Whether the log ends so soon after two came together that one may still have to leave. Without times: before any
-    has ended or left, for then nobody knows how long that is."""
+    """Whether the log ends so soon after two tasks met that one may still have to leave. Without times: before any of
+    them has ended or left."""
     if sum(task.goes_on for task in tasks) < 2:
         return False
     if timed:
@@ -129,7 +129,7 @@ def _ordered(most: int, left: int) -> str:
 
 
 def _progress_together(tasks: Sequence[Task]) -> float | None:
-    """While two or more were between their first and last report."""
+    """The part of the time between first and last reports in which two or more made progress at once."""
     reported = [task.progress for task in tasks if task.progress]
     whole = [[Span(each[0].begin, each[-1].end)] for each in reported]
     both = spans.length(spans.at_once(whole))

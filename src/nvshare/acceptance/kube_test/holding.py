@@ -10,12 +10,13 @@ from nvshare.acceptance.concurrency.story import Task
 from nvshare.acceptance.kube_test.logs import SchedulerLog
 from nvshare.bench.spans import Span
 
-AT_ONCE = 0.05  # seconds that the lines of a log may lie apart from what they say
+AT_ONCE = 0.05  # seconds by which the lines of a log may be late
 
 
 @dataclass(frozen=True)
 class Holding:
-    """A client from when it first had or wanted the GPU to its end, and the spans of it in which it might work."""
+    """A client's ``life``, from when it first had or wanted the GPU to its end, and the ``spans`` in which it could
+    work."""
 
     client: str
     life: Span
@@ -23,7 +24,7 @@ class Holding:
 
     @property
     def waited(self) -> tuple[Span, ...]:
-        """What is left of its life."""
+        """The rest of its life."""
         edges = [self.life.begin, *(edge for span in self.spans for edge in (span.begin, span.end)), self.life.end]
         return tuple(Span(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if end > begin)
 
@@ -46,26 +47,26 @@ def common(lives: Iterable[Span]) -> float:
 
 
 def overlap(one: Holding, other: Holding) -> float:
-    """Seconds in which both might work."""
+    """Seconds in which both could work."""
     return sum(common((mine, theirs)) for mine in one.spans for theirs in other.spans)
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Two clients of one GPU that lived at the same time: for how long, and for how much of it both might work."""
+    """Two clients of one GPU that lived at the same time: for how many seconds, and how long both could work."""
 
     seconds: float
     together: float
 
 
 def meetings(present: Sequence[Holding]) -> list[Meeting]:
-    """Of each two that met."""
+    """One for each two clients that met."""
     found = (Meeting(common((one.life, other.life)), overlap(one, other)) for one, other in combinations(present, 2))
     return [meeting for meeting in found if meeting.seconds > 0]
 
 
 def switches(present: Sequence[Holding]) -> int:
-    """How often one of a GPU's clients had it to itself, and the next who got it was another."""
+    """How often a GPU went from one client that had it alone to another."""
     turns = sorted((*span, holding.client) for holding in present for span in holding.spans)
     found, until, holder = 0, 0.0, ""
     for begin, end, client in turns:

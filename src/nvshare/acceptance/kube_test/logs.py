@@ -29,8 +29,8 @@ def lines(text: str) -> list[Line]:
 
 @dataclass
 class PodLog:
-    """What a workload said. ``done``: the part that is over, 0 to 1. ``held`` and ``limits`` are of a growing one: when
-    it held how many bytes, and where it met its limit."""
+    """What a workload printed. ``done``: its progress, 0 to 1. ``held`` and ``limits``, of a growing workload: when it
+    held how many bytes, and when it met its limit at how many."""
 
     client: str = ""
     window: int | None = None
@@ -43,8 +43,8 @@ class PodLog:
     held: list[tuple[float, int]] = field(default_factory=list)
     limits: list[tuple[float, int]] = field(default_factory=list)
     complaint: str = ""
-    complete: bool = False  # nothing more will come
-    failures: int = 0  # to read it
+    complete: bool = False  # the pod is over
+    failures: int = 0  # attempts to read it
 
 
 _ITS = re.compile(r"([0-9.]+) it/s.*")
@@ -58,7 +58,7 @@ _MIB = 1 << 20
 
 
 def pod_log(text: str) -> PodLog:
-    """Of a workload of ours, or of a program that ends with ``PASS`` and ``--- N seconds ---`` as they do."""
+    """The log of a workload, or of any program that prints ``PASS`` and ``--- N seconds ---``."""
     log = PodLog()
     for line in lines(text):
         _take(log, line)
@@ -100,7 +100,7 @@ def _object(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Shortage:
-    """A scheduler said that tasks take turns because of their memory; in MiB."""
+    """The scheduler said that tasks take turns because memory does not fit; in MiB."""
 
     gpu: str
     needed: int

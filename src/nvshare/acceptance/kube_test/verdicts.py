@@ -11,7 +11,7 @@ from nvshare.acceptance.kube_test.holding import AT_ONCE, Holding, Meeting, hold
 from nvshare.acceptance.kube_test.plan import MIB, Request
 from nvshare.acceptance.runner import Check
 
-TOGETHER = 0.9  # of the time that two tasks live side by side: both may work
+TOGETHER = 0.9  # of the time in which two tasks live side by side, both may work
 _PROMPT = 1.0  # seconds from a changed limit to a task that feels it
 
 
@@ -56,7 +56,7 @@ def _why(pod: PodSeen) -> str:
 
 
 def _shared(evidence: Evidence) -> Verdict:
-    """Every task was known to a scheduler, as that of its own pod, on the GPU that the task itself saw."""
+    """A scheduler knew every task, as that of its own pod, on the GPU that the task itself saw."""
     wrong = []
     for pod in evidence.pods:
         found = evidence.registration(pod)
@@ -89,7 +89,7 @@ def _spread(evidence: Evidence) -> Verdict:
 
 
 def sharing(evidence: Evidence) -> list[tuple[NodeSeen, str, list[PodSeen], list[Holding]]]:
-    """GPUs with two pods or more, and who of them had the GPU when."""
+    """The GPUs with two pods or more, and when each of their clients had the GPU."""
     found = []
     for node in evidence.nodes:
         had = holdings(node.log)
@@ -101,7 +101,7 @@ def sharing(evidence: Evidence) -> list[tuple[NodeSeen, str, list[PodSeen], list
 
 
 def _must_take_turns(node: NodeSeen, gpu: str, pods: Sequence[PodSeen]) -> bool:
-    """The scheduler said that memory does not fit, and the pods' own sizes say the same."""
+    """The scheduler said that memory does not fit, and the sizes of the pods say the same."""
     needed = sum(pod.plan.bytes for pod in pods) // MIB
     return any(one.gpu == gpu and needed > one.capacity for one in node.log.shortages)
 
@@ -148,7 +148,7 @@ def _serial(evidence: Evidence) -> Verdict:
 
 
 def _limited(request: Request, evidence: Evidence) -> Verdict:
-    """What asks for more than the limit gets the out-of-memory error; what stays below it is left alone."""
+    """Pods beyond the limit get the out-of-memory error; pods below it pass."""
     limit = (request.mem or 0) // MIB
     over = [pod for pod in evidence.pods if pod.plan.expected == "OOM"]
     below = [pod for pod in evidence.pods if pod.plan.expected == "PASS"]
@@ -165,7 +165,7 @@ def _first_limit(pod: PodSeen) -> int | None:
 
 
 def _held_at_first(request: Request, evidence: Evidence) -> Verdict:
-    """Growing pods stop at their first limit, not above and not a step below."""
+    """Growing pods stop at their first limit: not above it, and not a step below."""
     limit = request.limit or 0
     seen = [_first_limit(pod) for pod in evidence.pods]
     right = [held is not None and limit - request.step < held <= limit for held in seen]
@@ -174,7 +174,7 @@ def _held_at_first(request: Request, evidence: Evidence) -> Verdict:
 
 
 def _raised(request: Request, evidence: Evidence) -> Verdict:
-    """The raised limit let every pod grow, in the same process, at once."""
+    """With the raised limit every pod grows at once, in the same process."""
     waits = [_felt_after(pod, evidence) for pod in evidence.pods]
     grown = [any(size > (request.limit or 0) for _, size in pod.log.held) for pod in evidence.pods]
     told = ", ".join("not at all" if wait is None else f"{wait:.2f} s" for wait in waits)
@@ -183,7 +183,7 @@ def _raised(request: Request, evidence: Evidence) -> Verdict:
 
 
 def _felt_after(pod: PodSeen, evidence: Evidence) -> float | None:
-    """Seconds from the scheduler's word that the limit changed to the first memory beyond the old one."""
+    """Seconds from the change of the limit, as the scheduler logged it, to the first memory beyond the old limit."""
     met = _first_limit(pod)
     whole = f"{evidence.namespace}/{pod.plan.name}"
     beyond = [at for at, size in pod.log.held if met is not None and size > met]

@@ -1,4 +1,4 @@
-"""Launch configurations, asserted from inside: ``nvshare launch`` as users call it, on a command that looks around."""
+"""Launch configurations: ``nvshare launch`` as users call it, on workers that report which GPUs they see."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Report = dict[str, Any]
 
 @dataclass(frozen=True)
 class Configuration:
-    """``expected`` looks at the reports of all workers: what is wrong, or nothing."""
+    """``expected`` says from the reports of all workers what is wrong; empty: nothing."""
 
     name: str
     options: tuple[str, ...]
@@ -94,7 +94,7 @@ _LOOK_FOR_NONE = ("sh", "-c", 'test -z "$CUDA_VISIBLE_DEVICES" && echo none')
 
 
 def _each_once(uuids: Any) -> Callable[[list[Report]], str]:
-    """Each worker sees one GPU, and together they see these, as often as they are listed."""
+    """Each worker sees one GPU; together they see these, each as often as it is listed."""
 
     def problem(reports: list[Report]) -> str:
         seen = sorted(",".join(report["uuids"]) for report in reports)
@@ -130,7 +130,7 @@ def _fractions(uuid: str) -> Callable[[list[Report]], str]:
 
 
 def checks(scene: Scene) -> list[Check[Scene]]:
-    """Each configuration is a check; what it sees is what is wrong."""
+    """One check per configuration. It sees what is wrong."""
 
     def launched(number: int, configuration: Configuration) -> Callable[[Scene], Verdict]:
         def carry_out(scene: Scene) -> Verdict:
@@ -161,7 +161,7 @@ def _run(scene: Scene, configuration: Configuration, directory: Path) -> str:
 
 
 def _launch(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """``nvshare launch``; when it takes too long or we are to end, it ends its workers first."""
+    """Run ``nvshare launch``. On a timeout or Ctrl-C, let it end its workers first."""
     command = [sys.executable, "-m", "nvshare.cli.main", "launch", *arguments]
     with subprocess.Popen(
         command,

@@ -1,4 +1,4 @@
-"""Faults that a stress test makes on purpose; each must be survived and leave nothing behind."""
+"""Faults that a stress test makes on purpose. nvshare must survive each, and nothing may be left behind."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def launcher_killed(scene: Scene) -> str:
 
 
 def scheduler_restarted(scene: Scene) -> str:
-    """Killed and started again under a worker that computes: it keeps its lease, its quota and its data."""
+    """Kill and restart the scheduler while a worker computes. The worker keeps its lease, quota and data."""
     with Connection(scene.address.socket) as connection:
         about = connection.status()["scheduler"]
     if scene.address.simulated is None and not scene.cards.started:
@@ -188,7 +188,7 @@ FAULTS: dict[str, Callable[[Scene], str]] = {
 
 
 def checks() -> list[Check[Scene]]:
-    """Each fault is a check: what it returns is how it was survived."""
+    """One check per fault. It sees how the fault was survived."""
 
     def survived(fault: Callable[[Scene], str]) -> Callable[[Scene], Verdict]:
         return lambda scene: Verdict(fault(scene), ok=True)

@@ -1,4 +1,4 @@
-"""A whole stress test: load, launch configurations, faults, and whether everything is as before afterwards."""
+"""A whole stress test: load, launch configurations and faults; afterwards everything must be as before."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Report:
-    """``launches``: what was wrong with each launch configuration, empty where nothing was."""
+    """``launches`` says what was wrong with each launch configuration; empty: nothing."""
 
     title: str
     plan: Plan
@@ -76,7 +76,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Watchers:
-    """Told as things happen, for whoever looks on."""
+    """Called as the test goes on: at each phase, after each check, when a worker has started."""
 
     phase: Callable[[str], None] = lambda name: None
     step: Callable[[str], None] = lambda name: None

@@ -1,4 +1,4 @@
-"""Where a stress test happens: place, cards, the mark that all its processes carry, and what is there at a moment."""
+"""Where a stress test happens: its address, cards and directory, and the mark that all its processes carry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nvshare.client.connection import Connection
 from nvshare.launch.address import Address, Cards
 from nvshare.launch.leasing import Site
 
-MARK = "NVSHARE_STRESS"  # in the environment of every process of ours
+MARK = "NVSHARE_STRESS"  # in the environment of every process of a test
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Scene:
     address: Address
     cards: Cards
     meter: Meter
-    directory: Path  # for results; ours
+    directory: Path  # for results
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @property
@@ -35,7 +35,7 @@ class Scene:
         return {MARK: self.mark}
 
     def processes(self) -> frozenset[int]:
-        """Every process of this test, whoever its parent is by now."""
+        """Every process of this test, also those whose parent has died."""
         numbers = (int(name) for name in os.listdir("/proc") if name.isdecimal())
         return frozenset(pid for pid in numbers if procfs.variable(pid, MARK) == self.mark and procfs.start_time(pid))
 
@@ -48,7 +48,7 @@ class Scene:
         return State(self.processes(), contexts, self.meter.memory(), self.leases())
 
     def settled(self, before: State, tolerance: int, patience: float) -> State:
-        """The state once nothing is left of us, or when patience ends."""
+        """The state once nothing of this test is left, or after ``patience`` seconds."""
 
         def clean() -> bool:
             now = self.state()

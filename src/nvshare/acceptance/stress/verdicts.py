@@ -13,7 +13,7 @@ from nvshare.bench.columns import Column, Compared
 
 @dataclass(frozen=True)
 class State:
-    """What there is of ours, at one moment: on each card, and among the processes."""
+    """The processes, contexts, memory and leases that exist at one moment."""
 
     processes: frozenset[int]
     contexts: Mapping[str, frozenset[int]]
@@ -49,7 +49,7 @@ def success_rate(workers: Sequence[Mapping[str, Any]], required: float) -> Verdi
 
 
 def launch_configurations(outcomes: Mapping[str, str], required: float) -> Verdict:
-    """``outcomes``: what was wrong with each configuration, empty where nothing was."""
+    """``outcomes`` says what was wrong with each configuration; empty: nothing."""
     good = sum(not problem for problem in outcomes.values())
     text = f"{good} of {len(outcomes)} configurations are what workers see from inside"
     wrong = "; ".join(f"{name}: {problem}" for name, problem in outcomes.items() if problem)
@@ -64,8 +64,8 @@ def process_set(before: State, after: State) -> Verdict:
 
 
 def balance(workers: Sequence[Mapping[str, Any]], cards: Sequence[str]) -> Verdict:
-    """By the card that each worker really saw. The same number on each is promised of workers that are there at once;
-    where some come when others have gone, they go where there is room, and no card may be left out."""
+    """Judge by the card that each worker saw. Workers that run at the same time are spread evenly. Later workers go
+    where there is room, and no card may be left out."""
     counted = [worker for worker in workers if "uuid" in worker]
     seen = [str(worker["uuid"]) for worker in counted]
     counts = Counter(seen)
@@ -84,12 +84,12 @@ def balance(workers: Sequence[Mapping[str, Any]], cards: Sequence[str]) -> Verdi
 
 
 def at_once(work: Sequence[tuple[float, float]]) -> int:
-    """The most that worked at the same time: from when, for how many seconds."""
+    """The largest number of workers at any moment; ``work`` is the begin and the seconds of each."""
     return max((sum(begin <= moment < begin + seconds for begin, seconds in work) for moment, _ in work), default=0)
 
 
 def clean_shutdown(before: State, after: State, tolerance: int) -> Verdict:
-    """GPU memory, contexts and leases are what they were; memory may differ by what drivers keep."""
+    """GPU memory, contexts and leases are as before. Memory may grow by ``tolerance``, which drivers keep."""
     problems = []
     leases = after.leases - before.leases
     if leases:
@@ -107,6 +107,6 @@ def clean_shutdown(before: State, after: State, tolerance: int) -> Verdict:
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """The smallest value that so large a part of all does not exceed; 0 of nothing."""
+    """The smallest value that this part of all values does not exceed; 0 if there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0

@@ -1,4 +1,4 @@
-"""Pages of ``nvshare bench compute``: what tasks had of a card's time, against what they were to have."""
+"""Pages of ``nvshare bench compute``: the shares of a card's time that tasks had, against their quotas."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _is_busy_sum(row: Row) -> bool:
 
 
 def _name(row: Row) -> str:
-    """What a row is known by, within its part."""
+    """The name of a row within its part."""
     how = "" if row["how"] == "nvshare" else f"({row['how']})"
     return " ".join(filter(None, [row["what"], bench.quotas_text(row["quotas"]), how]))
 
@@ -85,7 +85,7 @@ def _against_quotas(rows: Sequence[Row]) -> Section:
 
 
 def _chance(row: Row, share: float) -> tuple[float | None, float | None]:
-    """How far the measurements of the speed alone were apart, a share may be wrong by."""
+    """The interval of a share: the measurements of the speed alone were that far apart."""
     drift = row["figures"].get("solo_drift")
     if drift is None:
         return None, None
@@ -97,7 +97,7 @@ def _key(row: Row) -> str:
 
 
 def ways_to_share(rows: Sequence[Row]) -> Section:
-    """The same tasks natively, under nvshare, and whatever else there is."""
+    """The same tasks natively, under nvshare, and in other ways."""
     lines = []
     for what, members in groupby(rows, key=lambda row: row["what"]):
         for place, row in enumerate(members):

@@ -60,7 +60,7 @@ def sections(content: Content) -> Iterator[Section]:
 
 
 def picture(content: Content, title: str) -> str:
-    """The timeline as a file of its own, which needs nothing from elsewhere."""
+    """The timeline as an SVG file of its own."""
     note = f"{title} · filled: on the card, pale: waits for it, thin line: reports progress"
     return standalone(timeline_chart("timeline", _cards(content), _unit(content), note))
 
@@ -70,7 +70,7 @@ def _unit(content: Content) -> str:
 
 
 def judges(content: Content) -> bool:
-    """Without an expectation nothing passes and nothing fails."""
+    """A result passes or fails only where something was expected."""
     return content.get("expected") is not None
 
 
@@ -82,13 +82,13 @@ def figures(content: Content) -> Iterator[Figure]:
 
 
 def _seconds_if_timed(content: Content) -> list[dict[str, Any]]:
-    """Without times a card's figures count lines, which say nothing."""
+    """The cards; without times their durations count lines, and are left out."""
     unknown = {} if content["timed"] else {"together": None, "contended": None}
     return [{**card, **unknown} for card in content["cards"]]
 
 
 def _cards(content: Content) -> list[Card]:
-    """The rows of the log's story, as timelines have them."""
+    """The rows of the story as cards of a timeline."""
     rows = content["timeline"]
     end = max((span[1] for row in rows for name in ("on", "waited") for span in row[name]), default=0.0)
     names = list(dict.fromkeys(row["card"] for row in rows))

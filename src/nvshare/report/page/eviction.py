@@ -1,4 +1,4 @@
-"""Pages of ``nvshare bench eviction``: what switches move, against what may be moved."""
+"""Pages of ``nvshare bench eviction``: bytes that switches move, against what they may move."""
 
 from __future__ import annotations
 

@@ -99,8 +99,7 @@ def _waits(cards: Sequence[Row]) -> bool:
 
 
 def _bars(content: Content) -> Iterator[Section]:
-    """Durations and speeds, each with the statistics of its values; pods stand below their GPU, in the colour of their
-    lane."""
+    """Durations and speeds with their statistics. Pods stand below their GPU, in the colour of their lane."""
     alone = content.get("baseline_s")
     marks = [("whole", alone, f"on a whole GPU: {_seconds(alone)}")] if alone else []
     speed = content["request"]["speed"]

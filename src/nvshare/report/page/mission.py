@@ -49,7 +49,7 @@ def sections(content: Content) -> Iterator[Section]:
 
 
 def _whole(rows: Sequence[Row]) -> list[Row]:
-    """Those whose durations say something: everybody stayed to the end."""
+    """The rows whose tasks all stayed to the end: their durations can be compared."""
     return [row for row in rows if not row["has_survivor"] and row["ratio"] > 0 and row["gpus"] > 0]
 
 

@@ -1,4 +1,4 @@
-"""One HTML file with everything in it: it needs no network, and forbids it to itself."""
+"""A page is one HTML file with everything in it. It loads nothing, and its policy forbids it to."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VERDICTS = {GOOD: "good", BAD: "bad", "better": "good", "worse": "bad"}
 
 
 def result_page(result: Result) -> str:
-    """One result."""
+    """The page of one result."""
     content = result.content
     tiles = result.kind.view.tiles(content)
     sections = list(result.kind.view.sections(content))
@@ -48,7 +48,7 @@ def _verdict(result: Result, tiles: Sequence[Tile]) -> str:
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """Two results of a kind."""
+    """The page of two results of one kind."""
     before, after = comparison.before, comparison.after
     about = _source(after.source) if before.source == after.source else _source(before.source) + _source(after.source)
     names = f"{comparison.names[0]} → {comparison.names[1]}"

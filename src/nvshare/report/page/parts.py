@@ -21,7 +21,7 @@ CHECK = {**shape_of(Finding), "title": Maybe(str), "timeline": Maybe(Each([(floa
 
 @dataclass(frozen=True)
 class Section:
-    """``legend``: (class of a mark, what it means). ``lines``: sentences below everything."""
+    """``legend``: the class of each mark, and what it means. ``lines``: sentences below everything."""
 
     title: str
     lead: str = ""
@@ -33,7 +33,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Tile:
-    """A figure worth being large."""
+    """A figure that is shown large."""
 
     label: str
     value: str
@@ -61,7 +61,7 @@ def check_figures(rows: Sequence[Row]) -> Iterator[Figure]:
 
 
 def timelines(rows: Sequence[Row], name: Callable[[Row], str]) -> Iterator[Section]:
-    """A picture for each run in which tasks met on a card."""
+    """A timeline for each run in which tasks met on a card."""
     for row in rows:
         cards = [card for card in row.get("timeline") or () if card["seconds"] > 0]
         if not any(len(card["tasks"]) > 1 for card in cards):

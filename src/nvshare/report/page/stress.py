@@ -59,7 +59,7 @@ def sections(content: Content) -> Iterator[Section]:
 
 
 def _checks(content: Content) -> list[Mapping[str, Any]]:
-    """Verdicts and faults, as all results have the rows of promises."""
+    """Verdicts and faults as rows of findings."""
     verdicts = [_check(one["name"], one["passed"], one) for one in content["verdicts"]]
     return verdicts + [_check(f"fault: {one['name']}", one["survived"], one) for one in content["faults"]]
 

@@ -38,13 +38,13 @@ def row_shape(kind: type) -> dict[str, Any]:
 
 
 def series_of(cards: Sequence[Card]) -> dict[str, int]:
-    """Which colour each task has, in every plot of a run: in the order of the lanes."""
+    """The colour of each task in all plots of a run, in the order of the lanes."""
     return {name: place for place, name in enumerate(task["task"] for card in cards for task in card["tasks"])}
 
 
 def lanes_only(spans: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> list[Card]:
-    """Cards of whose tasks nothing is known but when they had them: from cards to tasks to times. A card without a
-    name is any."""
+    """Cards of which only the turns of their tasks are known: times by card and task. A card without a name may be any
+    card."""
     end = max((float(span[1]) for tasks in spans.values() for each in tasks.values() for span in each), default=0.0)
     return [
         {
@@ -60,8 +60,8 @@ def lanes_only(spans: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> 
 
 
 def timeline_chart(row: str, cards: Sequence[Card], unit: str = "s", note: str = "") -> str:
-    """Of one run. Tasks may have times in which they ``waited``, and in which they made ``progress``. ``note`` is
-    written below."""
+    """The timeline of one run. Tasks may have ``waited`` and ``progress`` spans beside those in which they ``held`` the
+    card. ``note`` is written below."""
     seconds = max(card["seconds"] for card in cards)
     x = Scale(0.0, seconds, _GUTTER, WIDTH - _MARGIN)
     drawing, y, series = Drawing(), 0.0, series_of(cards)
@@ -113,7 +113,7 @@ def _lanes(drawing: Drawing, x: Scale, y: float, row: str, card: Card, series: M
 
 
 def _memory(drawing: Drawing, x: Scale, y: float, row: str, card: Card, series: Mapping[str, int]) -> float:
-    """Bytes on the card go up from the middle line, bytes on the host down."""
+    """Draw memory: bytes on the card above the middle line, bytes on the host below it."""
     moments = sorted({0.0, *(at for task in card["tasks"] for at, _, _ in task["memory"])})
     sizes = [[_at(task["memory"], moment) for moment in moments] for task in card["tasks"]]
     most_on_host = max((sum(size[1] for size in each) for each in zip(*sizes, strict=True)), default=0)
