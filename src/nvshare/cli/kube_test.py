@@ -17,6 +17,7 @@ from nvshare import __version__, config
 from nvshare.acceptance.kube_test.kubectl import Kubectl, KubectlFailed
 from nvshare.acceptance.kube_test.plan import LEAST_LIMIT, Request
 from nvshare.acceptance.kube_test.run import KubeTest, Seen, TestFailed, Watchers, manifests
+from nvshare.acceptance.runner import FAILED, PASSED
 from nvshare.bench.workloads.spec import WORKLOADS
 from nvshare.cli.interrupts import code_of, ended_by, uninterrupted
 from nvshare.cli.options import SIZE, Finite, PlainCommand, Seconds, fail
@@ -109,7 +110,7 @@ def command(
     report = result(request, seen, baseline_s)
     written = write(KIND, SOURCE, report.to_dict(), json_path, html_path)
     say([*written, report.text()])
-    raise SystemExit(0 if report.passed else 1)
+    raise SystemExit(PASSED if report.passed else FAILED)
 
 
 def _require_one_kind(serial: bool, baseline: bool, mem: int | None, dynamic: bool) -> None:

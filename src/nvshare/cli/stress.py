@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 
 from nvshare import config
+from nvshare.acceptance.runner import FAILED, PASSED
 from nvshare.acceptance.stress.meter import gpu_log as logged
 from nvshare.acceptance.stress.meter import meter_of, source_of
 from nvshare.acceptance.stress.run import Plan, Report, Watchers, carry_out_plan
@@ -29,9 +30,9 @@ from nvshare.launch.address import Address, Cards, find_cards
 from nvshare.launch.errors import LaunchError, NoGpu
 from nvshare.launch.supervised import Supervised
 from nvshare.launch.visible import BadChoice, choose
-from nvshare.report.findings import finding_line
+from nvshare.report.stress import lines
 
-PASSED, FAILED, SKIPPED = 0, 1, 77
+SKIPPED = 77  # exit code: there is no GPU
 _PERCENT = Finite(0, 100)
 _MIB = 1 << 20
 _ENDING = 20.0  # seconds that workers have to be gone after Ctrl-C
@@ -110,8 +111,7 @@ def command(
         if cleanup:
             _clean_up(address, cards, made=address.simulated is not None and address.simulated not in was_up)
     written = write("stress", source_of(address), report.to_dict(), json_path, html_path)
-    say(written)
-    _show(report)
+    say([*written, *lines(report)])
     raise SystemExit(PASSED if report.passed else FAILED)
 
 
@@ -179,28 +179,6 @@ def _waiting_for(scene: Scene) -> Iterator[None]:
             gone = eventually(lambda: not scene.processes(), _ENDING)
             left = "" if gone else f"; still there: processes {', '.join(map(str, sorted(scene.processes())))}"
             fail(f"interrupted; waited for its workers to end{left}", code_of(ending))
-
-
-def _show(report: Report) -> None:
-    say(finding_line(verdict) for verdict in report.verdicts)
-    say(finding_line(fault, "fault, ") for fault in report.faults)
-    for line in _figure_lines(report):
-        click.echo(line)
-    click.echo("PASSED" if report.passed else "FAILED")
-
-
-def _figure_lines(report: Report) -> Sequence[str]:
-    if report.load is None:
-        return ()
-    figures = report.load.figures
-    error = figures.quota_error_points
-    measured = "not measured" if error is None else f"{error:+.1f} points at most (reported, not judged)"
-    wait, worst = figures.lease_wait_p50_s or 0.0, figures.lease_wait_p99_s or 0.0
-    return (
-        f"operations per second: {figures.ops_per_second:.1f}",
-        f"compute quota {figures.quota_percent:.0f} %, beyond it: {measured}",
-        f"wait for a lease: {wait * 1e3:.1f} ms at the median, {worst * 1e3:.1f} ms at the 99th percentile",
-    )
 
 
 def _clean_up(address: Address, cards: Cards, made: bool) -> None:
