@@ -33,7 +33,7 @@ class Result:
     tasks: tuple[TaskResult, ...]
     nodes: tuple[str, ...]  # of the tasks
     verdicts: tuple[Finding, ...]
-    findings: tuple[str, ...]  # sentences
+    sentences: tuple[str, ...]
     messages: tuple[str, ...]
     row: Row | None
     baseline_s: float | None
@@ -47,7 +47,7 @@ class Result:
         """The whole report."""
         verdicts = map(finding_line, self.verdicts)
         word = "PASSED" if self.passed else "FAILED"
-        return "\n".join([task_report(self.tasks), *self.messages, RULE, *self.findings, *verdicts, word])
+        return "\n".join([task_report(self.tasks), *self.messages, RULE, *self.sentences, *verdicts, word])
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -56,7 +56,7 @@ class Result:
             "passed": self.passed,
             "tasks": [{**asdict(task), "node": node} for task, node in zip(self.tasks, self.nodes, strict=True)],
             "rows": [verdict.to_dict() for verdict in self.verdicts],
-            "findings": list(self.findings),
+            "findings": list(self.sentences),
             "messages": list(self.messages),
             "measured": None if self.row is None else self.row.to_dict(),
             "baseline_s": self.baseline_s,
@@ -72,7 +72,7 @@ def result(request: Request, evidence: Evidence, baseline_s: float | None) -> Re
         tasks=tasks,
         nodes=tuple(pod.state.node for pod in evidence.pods),
         verdicts=tuple(judge(request, evidence)),
-        findings=tuple(pod_findings(row, baseline_s is not None) if row else ()),
+        sentences=tuple(pod_findings(row, baseline_s is not None) if row else ()),
         messages=tuple(ended_badly(evidence.pods)),
         row=row,
         baseline_s=baseline_s,

@@ -296,8 +296,8 @@ class TestReport:
 
     def test_findings_compare_with_a_baseline_only_where_there_is_one(self) -> None:
         evidence = seen(REQUEST, BOTH, PARALLEL)
-        assert not any("Density" in one for one in result(REQUEST, evidence, None).findings)
-        assert any("Density: 2 add-small per GPU" in one for one in result(REQUEST, evidence, 5.0).findings)
+        assert not any("Density" in one for one in result(REQUEST, evidence, None).sentences)
+        assert any("Density: 2 add-small per GPU" in one for one in result(REQUEST, evidence, 5.0).sentences)
 
 
 class TestBaseline:
