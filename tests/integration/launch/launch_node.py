@@ -7,7 +7,7 @@ import secrets
 from typing import Any
 
 from nvshare import procfs
-from nvshare.acceptance.waiting import eventually
+from nvshare.acceptance.stress.scene import eventually
 from nvshare.client.connection import Connection
 from nvshare.client.spawn import ensure_scheduler
 from nvshare.gpu import sim

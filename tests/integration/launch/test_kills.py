@@ -15,7 +15,7 @@ import pytest
 from launch_node import PATIENCE, LaunchNode
 
 from nvshare import procfs
-from nvshare.acceptance.waiting import eventually
+from nvshare.acceptance.stress.scene import eventually
 
 PROGRAM = Path(__file__).with_name("pool_program.py")
 SOON = 2.0  # seconds in which nothing may be left

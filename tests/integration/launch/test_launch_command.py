@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from launch_node import PATIENCE, LaunchNode
 
-from nvshare.acceptance.waiting import eventually
+from nvshare.acceptance.stress.scene import eventually
 
 
 def launch(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from launch_node import PATIENCE, LaunchNode
 
-from nvshare.acceptance.waiting import eventually
+from nvshare.acceptance.stress.scene import eventually
 from nvshare.launch import CannotStart, LeaseRefused, LeaseTimeout, NoGpu, WorkerTimeout, alease, check, lease, run
 
 GIB = 1 << 30

@@ -15,7 +15,7 @@ import pytest
 from launch_node import PATIENCE, LaunchNode
 
 from nvshare import procfs
-from nvshare.acceptance.waiting import eventually
+from nvshare.acceptance.stress.scene import eventually
 from nvshare.launch import (
     DeviceOutOfMemory,
     GpuPool,

@@ -15,7 +15,7 @@ from nvshare.client.connection import Connection
 from nvshare.launch.address import Address, Cards
 from nvshare.launch.leasing import Lease, Site, wish_for
 
-START = 0.3  # seconds that tasks run before they are watched
+START = 0.3  # seconds that tasks run in before they are watched
 GPU = 0  # the card of all checks except "spread"
 _SMALL_PART = 8  # two tasks of one eighth of the card fit
 _LARGE = 0.6  # of the card; two such tasks do not fit
