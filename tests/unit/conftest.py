@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from nvshare.acceptance.kube_test.result import KIND, SOURCE, result
 from nvshare.cli.bench import command
+from nvshare.report.kube import KIND, SOURCE, result
 from nvshare.report.page.kinds import stamped
 
 sys.path.insert(0, str(Path(__file__).parent / "acceptance"))

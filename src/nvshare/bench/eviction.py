@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from nvshare import config
+from nvshare.bench.columns import GIB, JUDGED, SOURCE, Column, Compared, gib
 from nvshare.bench.history import CardHistory
 from nvshare.bench.outcome import PLAIN, Backend, Progress, RunPlan, TaskPlan, TaskResult, ignore_progress
 from nvshare.bench.workloads.spec import FLOAT_BYTES, WORKLOADS, Workload
 
-GIB = 1 << 30
 CASES: tuple[tuple[int, ...], ...] = ((9, 9), (12, 12), (5, 7, 9))  # GiB
 DECLARED = 16 * GIB
 ALLOWANCE = GIB // 2  # chunks do not fit to the byte
@@ -51,25 +51,29 @@ def calibrate(backend: Backend) -> float:
     return 4 * backend.run(RunPlan((task,), PLAIN), ignore_progress).tasks[0].its
 
 
+_OUT = Compared("out per switch, GiB", -1, unit=GIB)
+_IN = Compared("in per switch, GiB", -1, unit=GIB)
+
+
 @dataclass(frozen=True)
 class EvictionRow:
     """Bytes that went each way per switch: the mean, and the most that one switch moved."""
 
-    case: str
+    case: Annotated[str, Column("case")]
     declared: int
     allocated: int
-    switches: int
-    out_per_switch: float
-    in_per_switch: float
-    largest: int | None
-    bound: int
-    source: str
+    switches: Annotated[int, Column("switches")]
+    out_per_switch: Annotated[float, Column("out per switch", gib, compared=_OUT)]
+    in_per_switch: Annotated[float, Column("in per switch", gib, compared=_IN)]
+    largest: Annotated[int | None, Column("largest", gib)]
+    bound: Annotated[int, Column("at most", gib)]
+    source: Annotated[str, SOURCE]
     details: tuple[TaskResult, ...] = ()
     messages: tuple[str, ...] = ()
     timeline: tuple[CardHistory, ...] = ()
 
     @property
-    def passed(self) -> bool:
+    def passed(self) -> Annotated[bool, JUDGED]:
         tasks = all(task.status == task.expected for task in self.details)
         moved = max(self.out_per_switch, self.in_per_switch, self.largest or 0)
         return tasks and self.switches > 0 and moved <= self.bound

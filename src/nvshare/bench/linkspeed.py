@@ -14,7 +14,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from nvshare.bench.columns import Column
 from nvshare.bench.driver import Context, CudaError, Driver, DriverMissing
 
 READY = "READY"
@@ -30,15 +32,19 @@ class NotCalibrated(Exception):
     """The link could not be measured; the text is what a copying process said."""
 
 
+def rate(value: float) -> str:
+    return f"{value / 1e9:.1f} GB/s"
+
+
 @dataclass(frozen=True)
 class LinkSpeed:
     """Bytes per second to the card and from it, each alone and both at once. ``mapping``: seconds per byte that comes
     while another leaves, without the copies; None where nobody measured it."""
 
-    h2d: float
-    d2h: float
-    duplex_h2d: float
-    duplex_d2h: float
+    h2d: Annotated[float, Column(form=rate, says="to the card")]
+    d2h: Annotated[float, Column(form=rate, says="from it")]
+    duplex_h2d: Annotated[float, Column(form=rate, says="to it, both at once")]
+    duplex_d2h: Annotated[float, Column(form=rate, says="from it, both at once")]
     mapping: float | None = None
 
     def seconds(self, out_bytes: float, in_bytes: float) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
 
+from nvshare.bench.columns import VERDICT, Column, Compared
 from nvshare.bench.history import CardHistory
 from nvshare.bench.workloads.spec import Workload
 
@@ -49,18 +50,21 @@ class RunPlan:
         return self.mode != PLAIN
 
 
+_SPEED = Compared("it/s", 1, "{:.2f}", value=lambda task: task["its"] if task["its"] > 0 else None)
+
+
 @dataclass(frozen=True)
 class TaskResult:
     """``seconds`` covers set-up and loop, ``loop_seconds`` the loop alone; both are the card's time."""
 
-    name: str
+    name: Annotated[str, Column("task")]
     client: str  # 16 hex digits; empty when it ran plain
-    gpu: str
-    status: str  # PASS, FAIL, OOM or KILLED
+    gpu: Annotated[str, Column("GPU")]
+    status: Annotated[str, Column("status", place=VERDICT)]  # PASS, FAIL, OOM or KILLED
     expected: str
     seconds: float
-    loop_seconds: float
-    its: float
+    loop_seconds: Annotated[float, Column("seconds", "{:.1f}")]
+    its: Annotated[float, Column("it/s", "{:.2f}", compared=_SPEED)]
     window: int | None = None
     occupied: float | None = None  # seconds with unfinished work on the GPU, as the scheduler saw it
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from nvshare import config
-from nvshare.bench.eviction import GIB, sized
+from nvshare.bench.columns import GIB, JUDGED, SOURCE, Column, Compared, gib, percent
+from nvshare.bench.eviction import sized
 from nvshare.bench.history import CardHistory
 from nvshare.bench.linkspeed import LinkSpeed
 from nvshare.bench.outcome import Backend, Progress, RunPlan, TaskPlan, TaskResult
@@ -25,6 +26,18 @@ def problem(declared: int, size: int) -> str | None:
     )
 
 
+def _part(title: str, says: str, compared: Compared | None = None) -> Column:
+    """A part of a switch."""
+    return Column(title, _SECONDS, says=says, compared=compared)
+
+
+_SECONDS = "{:.4f} s"
+_OUT = Compared("out per switch, GiB", -1, "{:.4f}", unit=GIB)
+_DRAIN = Compared("drain, s", -1, "{:.4f}")
+_STALL = Compared("stall, s", -1, "{:.4f}")
+_OF_LIMIT = Compared("part of the link's limit", 1, "{:.4f}")
+
+
 @dataclass(frozen=True)
 class SwapRow:
     """Means over the switches of one run, in seconds of the card.
@@ -35,30 +48,30 @@ class SwapRow:
     uneven ends. Most of the mapping happens while something is copied, so that all of them can be more than the stall.
     """
 
-    title: str
+    title: Annotated[str, Column("title")]
     declared: int
     allocated: int
-    switches: int
-    out_per_switch: float
-    in_per_switch: float
-    drain_s: float
-    stall_s: float
-    copy_s: float
-    map_s: float | None
-    wait_s: float
+    switches: Annotated[int, Column("switches")]
+    out_per_switch: Annotated[float, Column("out per switch", gib, compared=_OUT)]
+    in_per_switch: Annotated[float, Column("in per switch", gib)]
+    drain_s: Annotated[float, _part("drain", "the leaving task finishes what it submitted; the card works", _DRAIN)]
+    stall_s: Annotated[float, Column("stall", _SECONDS, compared=_STALL)]
+    copy_s: Annotated[float, _part("copy", "at the speed of the link, both ways at once")]
+    map_s: Annotated[float | None, _part("map", "addresses given and taken away; most of it while something is copied")]
+    wait_s: Annotated[float, _part("wait", "messages, waking up, uneven ends")]
     link: LinkSpeed
-    source: str
+    source: Annotated[str, SOURCE]
     details: tuple[TaskResult, ...] = ()
     messages: tuple[str, ...] = ()
     timeline: tuple[CardHistory, ...] = ()
 
     @property
-    def of_limit(self) -> float:
+    def of_limit(self) -> Annotated[float, Column("of limit", percent, compared=_OF_LIMIT)]:
         """The link's own time as a part of the stall: 1 is what cannot be beaten."""
         return self.copy_s / self.stall_s if self.stall_s else 0.0
 
     @property
-    def passed(self) -> bool:
+    def passed(self) -> Annotated[bool, JUDGED]:
         return self.switches > 0 and all(task.status == task.expected for task in self.details)
 
     def to_dict(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from nvshare import config
 from nvshare.bench import eviction, linkspeed, mission, swap, venues
+from nvshare.bench.columns import GIB
 from nvshare.bench.compute.bench import BEGIN_SECONDS, ComputeBench, NoTorch, kit_for, scene_seconds
 from nvshare.bench.compute.rows import Row as ComputeRow
 from nvshare.bench.compute.scenarios import PARTS
@@ -302,7 +303,7 @@ def _declared_card(model_spec: str | None, sim_spec: str | None, speed: float, c
             f"processes leave {config.format_size(room)}; declare less, or take another card",
             2,
         )
-    its = 1 / profile.kernel_seconds(eviction.kernel_bytes(eviction.GIB))
+    its = 1 / profile.kernel_seconds(eviction.kernel_bytes(GIB))
     if model_spec:
         link = LinkSpeed(profile.link_h2d, profile.link_d2h, profile.link_duplex, profile.link_duplex)
         yield _Declared(ModelBackend(gpus, profile, declared=card_memory), link, its)

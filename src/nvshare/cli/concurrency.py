@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
-from nvshare.acceptance.concurrency import lines, picture
-from nvshare.acceptance.concurrency.story import Story, Unreadable, tell
-from nvshare.acceptance.concurrency.verdict import MIXED, PARALLEL, SERIAL, Verdict, evidence, judge
+from nvshare.acceptance.concurrency import lines
+from nvshare.acceptance.concurrency.sharing import MIXED, PARALLEL, SERIAL, judge
+from nvshare.acceptance.concurrency.story import Unreadable, tell
+from nvshare.acceptance.runner import FAILED
 from nvshare.cli.options import PlainCommand, ResultFile, fail
 from nvshare.cli.results import HTML, JSON, replace_file, require_apart, say, write
+from nvshare.report import concurrency as report
 
 KIND, SOURCE = "concurrency", "logs"
-_WIDTH = 80
 _STANDARD_INPUT = "-"
 
 
@@ -42,17 +42,16 @@ def command(
     require_apart({"--json": json_path, "--html": html_path, "--svg": svg_path}, reads=map(Path, logs))
     try:
         story = tell([lines.read(name, _text(name)) for name in dict.fromkeys(logs)])
-        verdict = judge(story)
+        sharing = judge(story)
     except Unreadable as error:
         fail(str(error), 2)
-    written = write(KIND, SOURCE, _content(story, verdict, expect), json_path, html_path)
+    written = write(KIND, SOURCE, report.content(story, sharing, expect), json_path, html_path)
     if svg_path is not None:
-        replace_file("--svg", svg_path, picture.svg(story, f"nvshare: {verdict.word}") + "\n")
-    _show(story, verdict)
-    say(written)
-    if expect is not None and expect != verdict.word:
-        click.echo(f"expected {expect}, seen {verdict.word}")
-        sys.exit(1)
+        replace_file("--svg", svg_path, report.picture(story, sharing) + "\n")
+    say([*report.text(story, sharing), *written])
+    if expect not in (None, sharing.word):
+        click.echo(f"expected {expect}, seen {sharing.word}")
+        sys.exit(FAILED)
 
 
 def _text(name: str) -> str:
@@ -63,34 +62,3 @@ def _text(name: str) -> str:
     if not data.strip():
         raise Unreadable(f"{name} is empty")
     return data.decode(errors="replace")
-
-
-def _show(story: Story, verdict: Verdict) -> None:
-    for line in (*picture.text(story, _WIDTH), "", *evidence(verdict)):
-        click.echo(line)
-    for note in story.notes:
-        click.echo(f"note: {note}")
-    click.echo(f"Verdict: {verdict.word}")
-
-
-def _content(story: Story, verdict: Verdict, expect: str | None) -> dict[str, Any]:
-    def pairs(spans: Any) -> list[list[float]]:
-        return [[round(span.begin, 3), round(span.end, 3)] for span in spans]
-
-    timeline = [
-        {
-            "card": row.card,
-            "task": row.task,
-            "on": pairs(row.on),
-            "waited": pairs(row.waited),
-            "progress": pairs(row.progress),
-        }
-        for row in picture.rows(story)
-    ]
-    return {
-        "expected": expect,
-        **verdict.to_dict(),
-        "evidence": evidence(verdict),
-        "notes": story.notes,
-        "timeline": timeline,
-    }

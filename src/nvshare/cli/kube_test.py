@@ -16,12 +16,13 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from nvshare import __version__, config
 from nvshare.acceptance.kube_test.kubectl import Kubectl, KubectlFailed
 from nvshare.acceptance.kube_test.plan import LEAST_LIMIT, Request
-from nvshare.acceptance.kube_test.result import KIND, SOURCE, NoBaseline, read_baseline, result
 from nvshare.acceptance.kube_test.run import KubeTest, Seen, TestFailed, Watchers, manifests
+from nvshare.acceptance.runner import FAILED, PASSED
 from nvshare.bench.workloads.spec import WORKLOADS
 from nvshare.cli.interrupts import code_of, ended_by, uninterrupted
 from nvshare.cli.options import SIZE, Finite, PlainCommand, Seconds, fail
 from nvshare.cli.results import HTML, JSON, require_apart, say, write
+from nvshare.report.kube import KIND, SOURCE, NoBaseline, read_baseline, result
 
 _IMAGE = f"localhost/nvshare/nvshare-workloads:{__version__}"
 
@@ -109,7 +110,7 @@ def command(
     report = result(request, seen, baseline_s)
     written = write(KIND, SOURCE, report.to_dict(), json_path, html_path)
     say([*written, report.text()])
-    raise SystemExit(0 if report.passed else 1)
+    raise SystemExit(PASSED if report.passed else FAILED)
 
 
 def _require_one_kind(serial: bool, baseline: bool, mem: int | None, dynamic: bool) -> None:
@@ -123,7 +124,7 @@ def _require_one_kind(serial: bool, baseline: bool, mem: int | None, dynamic: bo
 
 @contextlib.contextmanager
 def _plain_errors() -> Iterator[None]:
-    """What is wrong outside of us is one line; a polite kill ends us as cleanly as Ctrl-C."""
+    """Errors of the cluster end the command with one line; a polite kill ends it as cleanly as Ctrl-C."""
     with ended_by(signal.SIGTERM, signal.SIGHUP):
         try:
             yield

@@ -1,4 +1,4 @@
-"""``nvshare report``: the result of a measurement as a table and a page; two results side by side."""
+"""``nvshare report``: a result as tables and a page; two results side by side."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from nvshare.daemon.translate import printable
 from nvshare.report.page.compare import Comparison, compared
 from nvshare.report.page.kinds import NotAResult, Result, parsed
 from nvshare.report.page.page import comparison_page, result_page
-from nvshare.report.page.parts import Section, Table, Tile
-from nvshare.report.text import table
+from nvshare.report.page.parts import Section, Tile
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -85,7 +84,7 @@ def _shown(result: Result) -> Iterator[str]:
 def _differences(comparison: Comparison) -> Iterator[str]:
     before, after = comparison.before, comparison.after
     yield f"{before.kind.command}: {before.title}, against {after.title}"
-    yield from ("", _text(comparison.table()), "", comparison.note())
+    yield from ("", comparison.table().text(), "", comparison.note())
     yield ", ".join(f"{tile.label}: {tile.value}" for tile in comparison.tiles())
 
 
@@ -96,10 +95,6 @@ def _tile(tile: Tile) -> str:
 def _told(sections: Iterable[Section]) -> Iterator[str]:
     for section in sections:
         if section.table is not None:
-            yield from ("", f"{section.title}:", _text(section.table))
+            yield from ("", f"{section.title}:", section.table.text())
         if section.lines:
             yield from ("", f"{section.title}:", *section.lines)
-
-
-def _text(content: Table) -> str:
-    return table([content.headings, *content.rows])

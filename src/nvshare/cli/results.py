@@ -1,4 +1,4 @@
-"""What measurements leave behind: JSON for machines, a page for people. The same for every command that measures."""
+"""What commands that measure write: JSON for machines, a page for people."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HTML = click.option("--html", "html_path", type=ResultFile(), help="Write a page
 
 
 def require_apart(writes: Mapping[str, Path | None], reads: Iterable[Path] = ()) -> None:
-    """End at once when two options name the same file to write, or one that the command reads."""
+    """Fail when two options name the same file, or one that the command reads."""
     taken = {path.resolve() for path in reads}
     for option, path in writes.items():
         if path is not None and path.resolve() in taken:
@@ -30,8 +30,8 @@ def require_apart(writes: Mapping[str, Path | None], reads: Iterable[Path] = ())
 
 
 def replace_file(option: str, path: Path, text: str) -> None:
-    """Whole or not at all: who is interrupted keeps what was written before. What is no file (/dev/stdout, a pipe) is
-    written to, never replaced; a link stays one."""
+    """Write a file whole or not at all: an interrupted command leaves the old file as it was. A pipe or a device is
+    written to, not replaced, and a link stays a link."""
     try:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8", errors="replace")
@@ -58,8 +58,8 @@ def write_json(path: Path, kind: str, source: str, content: Mapping[str, Any]) -
 def write(
     kind: str, source: str, content: Mapping[str, Any], json_path: Path | None, html_path: Path | None
 ) -> list[str]:
-    """Both, where asked for; tells what was written, to be said at the end. Commands write before they show: whoever
-    reads only the first lines of what they print does not lose the result."""
+    """Write JSON and page where asked for; returns lines that say so. Commands write before they print, so that a
+    reader who closes the pipe early does not lose the result."""
     told = []
     whole = _whole(kind, source, content)
     if json_path is not None:
@@ -76,8 +76,8 @@ def write(
 
 
 def telling(*paths: Path | None) -> Callable[[str], None]:
-    """Shows what is found while more is measured. When nobody reads it any more, as after ``| head -1``, a command that
-    was given a file to write goes on to its end without a word; one that was not ends there."""
+    """A function that prints while the command goes on measuring. When nobody reads any more, as after ``| head -1``, a
+    command that writes a file goes on silently; one that does not ends."""
 
     def tell(text: str) -> None:
         try:
@@ -100,7 +100,7 @@ def _whole(kind: str, source: str, content: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _plain(value: Any) -> Any:
-    """As it comes back from a file."""
+    """A value as it comes back from a JSON file."""
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
     return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -13,11 +13,13 @@ from typing import NoReturn
 import click
 
 from nvshare import config
+from nvshare.acceptance.runner import FAILED, PASSED
 from nvshare.acceptance.stress.meter import gpu_log as logged
 from nvshare.acceptance.stress.meter import meter_of, source_of
 from nvshare.acceptance.stress.run import Plan, Report, Watchers, carry_out_plan
-from nvshare.acceptance.stress.scene import Scene, eventually
+from nvshare.acceptance.stress.scene import Scene
 from nvshare.acceptance.stress.scratch import scratch
+from nvshare.acceptance.waiting import eventually
 from nvshare.cli.interrupts import code_of, ended_by
 from nvshare.cli.launch import where
 from nvshare.cli.options import SPEED, Finite, PlainCommand, ResultFile, Seconds, fail
@@ -28,8 +30,9 @@ from nvshare.launch.address import Address, Cards, find_cards
 from nvshare.launch.errors import LaunchError, NoGpu
 from nvshare.launch.supervised import Supervised
 from nvshare.launch.visible import BadChoice, choose
+from nvshare.report.stress import lines
 
-PASSED, FAILED, SKIPPED = 0, 1, 77
+SKIPPED = 77  # exit code: there is no GPU
 _PERCENT = Finite(0, 100)
 _MIB = 1 << 20
 _ENDING = 20.0  # seconds that workers have to be gone after Ctrl-C
@@ -108,8 +111,7 @@ def command(
         if cleanup:
             _clean_up(address, cards, made=address.simulated is not None and address.simulated not in was_up)
     written = write("stress", source_of(address), report.to_dict(), json_path, html_path)
-    say(written)
-    _show(report)
+    say([*written, *lines(report)])
     raise SystemExit(PASSED if report.passed else FAILED)
 
 
@@ -146,7 +148,7 @@ def _carry_out(plan: Plan, scene: Scene, gpu_log: Path | None, verbose: bool, te
         granted = process.granted
         if verbose and granted is not None:
             index = ", ".join(str(scene.cards.index(uuid)) for uuid in granted.gpus)
-            with contextlib.suppress(OSError):  # we are in the worker's own thread; others will notice too
+            with contextlib.suppress(OSError):  # this is the worker's own thread; the main one notices too
                 tell(f"  worker {number}: process {process.pid} on GPU {index}")
 
     def step(name: str) -> None:
@@ -169,7 +171,7 @@ def _carry_out(plan: Plan, scene: Scene, gpu_log: Path | None, verbose: bool, te
 
 @contextlib.contextmanager
 def _waiting_for(scene: Scene) -> Iterator[None]:
-    """Who is interrupted waits until its workers are gone, and says so."""
+    """After Ctrl-C or a polite kill, wait until the workers are gone."""
     with ended_by(signal.SIGTERM, signal.SIGHUP):
         try:
             yield
@@ -179,36 +181,8 @@ def _waiting_for(scene: Scene) -> Iterator[None]:
             fail(f"interrupted; waited for its workers to end{left}", code_of(ending))
 
 
-def _show(report: Report) -> None:
-    for verdict in report.verdicts:
-        click.echo(f"[{_word(verdict.passed)}] {verdict.name}: {verdict.detail}")
-    for fault in report.faults:
-        click.echo(f"[{_word(fault.survived)}] fault, {fault.name}: {fault.detail} ({fault.seconds:.1f} s)")
-    for line in _figure_lines(report):
-        click.echo(line)
-    click.echo("PASSED" if report.passed else "FAILED")
-
-
-def _word(passed: bool | None) -> str:
-    return {True: "PASS", False: "FAIL", None: "SKIP"}[passed]
-
-
-def _figure_lines(report: Report) -> Sequence[str]:
-    figures = report.figures
-    if not figures:
-        return ()
-    error = figures["quota_error_points"]
-    measured = "not measured" if error is None else f"{error:+.1f} points at most (reported, not judged)"
-    wait, worst = figures["lease_wait_p50_s"] or 0.0, figures["lease_wait_p99_s"] or 0.0
-    return (
-        f"operations per second: {figures['ops_per_second']:.1f}",
-        f"compute quota {figures['quota_percent']:.0f} %, beyond it: {measured}",
-        f"wait for a lease: {wait * 1e3:.1f} ms at the median, {worst * 1e3:.1f} ms at the 99th percentile",
-    )
-
-
 def _clean_up(address: Address, cards: Cards, made: bool) -> None:
-    """What this test made and nothing else."""
+    """End what this test started, and nothing else."""
     if made and address.simulated is not None:
         sim.down(address.simulated)
         return

@@ -13,11 +13,12 @@ import click
 from rich.console import Console
 
 from nvshare import config
+from nvshare.acceptance import runner
+from nvshare.acceptance.finding import Finding
+from nvshare.acceptance.runner import Check
 from nvshare.acceptance.verify.compare import compare as compared
-from nvshare.acceptance.verify.finding import Finding
 from nvshare.acceptance.verify.ground import Ground
-from nvshare.acceptance.verify.run import CARD_MEMORY, CHECKS, SECONDS, SMALLEST_CARD, Check, verify
-from nvshare.acceptance.verify.text import finding_line, findings_table, summary, timelines
+from nvshare.acceptance.verify.run import CARD_MEMORY, CHECKS, SECONDS, SMALLEST_CARD, verify
 from nvshare.bench import venues
 from nvshare.bench.compute.rows import Row
 from nvshare.bench.processes import Venue
@@ -29,6 +30,7 @@ from nvshare.client.connection import SchedulerError
 from nvshare.gpu.profiles import parse_node
 from nvshare.gpu.sim import SimError
 from nvshare.report.compute import compute_table, simulated_note
+from nvshare.report.findings import finding_line, findings_table, summary, timelines
 
 _WIDTH = 140  # columns, where there is no terminal to ask
 _PROCESSES = 5  # that check at the same time on one card, each with its context
@@ -36,7 +38,7 @@ _PROCESSES = 5  # that check at the same time on one card, each with its context
 
 @contextlib.contextmanager
 def _set_up() -> Iterator[None]:
-    """That nothing can be checked is no failed check."""
+    """A node that cannot be checked is not a failed check: exit code 2."""
     try:
         yield
     except (SchedulerError, SimError) as error:
@@ -99,18 +101,13 @@ def command(
     written = write("verify", venue.source, content, json_path, html_path)
     _show(findings, rows, venue, took)
     say(written)
-    if not any(finding.ok is not None for finding in findings):
-        fail("nothing could be checked here, so that nothing has passed: see what was seen instead", 2)
-    sys.exit(0 if _passed(findings) else 1)
+    code = runner.exit_code(findings)
+    if code == runner.NOTHING_CHECKED:
+        fail("nothing could be checked here, so that nothing has passed: see what was seen instead", code)
+    sys.exit(code)
 
 
 command.add_command(concurrency.command)
-
-
-def _passed(findings: list[Finding]) -> bool:
-    """What was not made does not count; but that nothing was is no pass."""
-    made = [finding.ok for finding in findings if finding.ok is not None]
-    return bool(made) and all(made)
 
 
 def _require_room(spec: str | None, card_memory: int) -> None:
@@ -125,8 +122,8 @@ def _require_room(spec: str | None, card_memory: int) -> None:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[tuple[Callable[[Check], None], Callable[[Finding], None]]]:
-    """Hears of checks that begin, and of findings: a spinner on a terminal, a line per finding everywhere."""
+def _progress() -> Iterator[tuple[Callable[[Check[Ground]], None], Callable[[Finding], None]]]:
+    """Show checks that begin, and findings: a spinner on a terminal, a line per finding everywhere."""
     console = Console(stderr=True)
     with console.status("starting") as spinner:
         yield (
@@ -156,7 +153,7 @@ def _content(
         "spec": spec,
         "card_memory": card_memory,
         "seconds": seconds,
-        "passed": _passed(findings),
+        "passed": runner.passed(findings),
         "rows": [finding.to_dict() for finding in findings],
         "compare": [row.to_dict() for row in rows],
     }

@@ -1,4 +1,4 @@
-"""What the rows mean: one plain sentence with numbers each. Pure functions over rows."""
+"""What rows mean, in plain sentences with numbers. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
+from nvshare.bench.columns import seconds_text
 from nvshare.bench.mission import Row
 from nvshare.bench.outcome import TaskResult
 from nvshare.bench.survivor import FULL_SPEED, IN_TIME
-from nvshare.report.text import seconds_text
 
 
 def findings(rows: Sequence[Row]) -> list[str]:
@@ -29,8 +29,7 @@ def findings(rows: Sequence[Row]) -> list[str]:
 
 
 def pod_findings(row: Row, has_baseline: bool) -> list[str]:
-    """What the row of a test on a cluster supports: there nobody counts moved bytes, and a baseline is not always
-    known."""
+    """The sentences on a test on a cluster. Moved bytes are not known there, and a baseline is not always."""
     compared = (_overhead, _efficiency, _density) if has_baseline else ()
     return [sentence for part in (*compared, _fairness, _spread, _failures) for sentence in part([row])]
 
@@ -52,7 +51,7 @@ def _last_end(row: Row) -> float:
 
 
 def _serial(row: Row) -> float:
-    """Plain serial theory: the tasks of one GPU one after the other."""
+    """Serial theory: the seconds of one GPU's tasks one after the other, plain."""
     return row.tasks / row.gpus * row.baseline_s
 
 
@@ -76,7 +75,7 @@ def _efficiency(rows: Sequence[Row]) -> Iterator[str]:
 
 def _density(rows: Sequence[Row]) -> Iterator[str]:
     for row in _together(rows):
-        work = _serial(row) / _last_end(row)  # until the last one ends: who ends first leaves the card to the rest
+        work = _serial(row) / _last_end(row)  # until the last task ends: those before leave the card to the rest
         yield (
             f"Density: {row.tasks / row.gpus:g} {row.workload} per GPU do {work:.2f} times the work of one in "
             f"the same time, each at {100 / row.ratio:.0f} % of its solo speed ({row.source})."

@@ -12,11 +12,12 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
-from nvshare.acceptance.concurrency import lines, picture
+from nvshare.acceptance.concurrency import lines
+from nvshare.acceptance.concurrency.sharing import CardSharing, judge
 from nvshare.acceptance.concurrency.story import Story, Unreadable, tell
-from nvshare.acceptance.concurrency.verdict import CardVerdict, judge
 from nvshare.bench.spans import Span, at_once, merged, of_marks, within
 from nvshare.cli.verify import command
+from nvshare.report.concurrency import ON
 
 DATA = Path(__file__).parents[2] / "data" / "concurrency"
 SCRIPT = Path(__file__).parents[3] / "docs" / "verify" / "scripts" / "analyze_concurrency.py"
@@ -82,7 +83,7 @@ def test_logs_of_tasks_alone_tell_the_same(name: str) -> None:
     assert judge(story_of(*tasks)).word == RECORDED[name]
 
 
-def card_of(name: str) -> CardVerdict:
+def card_of(name: str) -> CardSharing:
     (card,) = judge(story_of(*paths(name))).cards
     return card
 
@@ -232,11 +233,11 @@ def test_the_picture_shows_who_was_on(tmp_path: Path) -> None:
             line.partition("  ")[2].partition("  ")[2] for line in output.splitlines() if line.startswith("  task-")
         ]
 
-    both = [a == b == picture.ON for a, b in zip(*drawn("parallel"), strict=True)]
+    both = [a == b == ON for a, b in zip(*drawn("parallel"), strict=True)]
     assert sum(both) > 0.85 * len(both)
     turns = drawn("serial-memory")
-    assert not any(a == b == picture.ON for a, b in zip(*turns, strict=True))
-    assert all(len(re.findall(f"{picture.ON}+", bar)) >= 3 for bar in turns)
+    assert not any(a == b == ON for a, b in zip(*turns, strict=True))
+    assert all(len(re.findall(f"{ON}+", bar)) >= 3 for bar in turns)
 
 
 def test_json_and_svg_have_the_same_bars(tmp_path: Path) -> None:
@@ -246,18 +247,14 @@ def test_json_and_svg_have_the_same_bars(tmp_path: Path) -> None:
     assert (content["kind"], content["verdict"]) == ("concurrency", "mixed")
     root = ElementTree.parse(tmp_path / "out.svg").getroot()
     bars = {
-        (
-            rect.get("class"),
-            rect.get("data-task"),
-            float(rect.get("data-begin", "nan")),
-            float(rect.get("data-end", "")),
-        )
+        (plot, rect.get("data-task"), float(rect.get("data-begin", "nan")), float(rect.get("data-end", "nan")))
         for rect in root.iter("{http://www.w3.org/2000/svg}rect")
+        if (plot := rect.get("data-plot"))
     }
     rows = {
         (kind, row["task"], *span)
         for row in content["timeline"]
-        for kind, key in (("on", "on"), ("waits", "waited"), ("progress", "progress"))
+        for kind, key in (("held", "on"), ("waited", "waited"), ("progress", "progress"))
         for span in row[key]
     }
     assert bars == rows

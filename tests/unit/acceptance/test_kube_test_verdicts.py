@@ -32,14 +32,14 @@ from nvshare.acceptance.kube_test.evidence import Evidence, pod_state, status_of
 from nvshare.acceptance.kube_test.holding import holdings, meetings, switches
 from nvshare.acceptance.kube_test.logs import lines, pod_log, scheduler_log
 from nvshare.acceptance.kube_test.plan import MIB, Request
-from nvshare.acceptance.kube_test.result import KIND, SOURCE, NoBaseline, read_baseline, result
 from nvshare.acceptance.kube_test.verdicts import judge
 from nvshare.bench.workloads.spec import WORKLOADS
+from nvshare.report.kube import KIND, SOURCE, NoBaseline, read_baseline, result
 from nvshare.report.page.kinds import stamped
 
 
 def verdicts(request: Request, evidence: Evidence) -> dict[str, bool | None]:
-    return {verdict.name: verdict.passed for verdict in judge(request, evidence)}
+    return {verdict.check: verdict.ok for verdict in judge(request, evidence)}
 
 
 class TestLogs:
@@ -60,7 +60,7 @@ class TestLogs:
         assert pod_log(f'{clock(1)} {{"passed": tr').result == {}
 
     def test_foreign_lines_are_passed_over(self) -> None:
-        assert scheduler_log("Error from server\n\x00\n").steps == ()
+        assert scheduler_log("Error from server\n\x00\n").tasks == {}
 
     def test_grown_memory_is_read_with_its_times(self) -> None:
         found = pod_log(f"{clock(1)} HELD 128 MiB\n{clock(2)} LIMIT at 128 MiB: cuMemAlloc failed\n")
@@ -296,8 +296,8 @@ class TestReport:
 
     def test_findings_compare_with_a_baseline_only_where_there_is_one(self) -> None:
         evidence = seen(REQUEST, BOTH, PARALLEL)
-        assert not any("Density" in one for one in result(REQUEST, evidence, None).findings)
-        assert any("Density: 2 add-small per GPU" in one for one in result(REQUEST, evidence, 5.0).findings)
+        assert not any("Density" in one for one in result(REQUEST, evidence, None).sentences)
+        assert any("Density: 2 add-small per GPU" in one for one in result(REQUEST, evidence, 5.0).sentences)
 
 
 class TestBaseline:

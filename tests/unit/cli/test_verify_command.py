@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nvshare.acceptance.verify.finding import Finding, Verdict
-from nvshare.acceptance.verify.text import bars, finding_line, summary, timelines
+from nvshare.acceptance.finding import Finding
 from nvshare.bench import venues
 from nvshare.bench.processes import Venue
 from nvshare.bench.spans import Span
 from nvshare.cli import verify
 from nvshare.cli.verify import command
+from nvshare.report.bars import bars
+from nvshare.report.findings import finding_line, summary, timelines
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_a_node_of_which_nothing_could_be_checked_has_not_passed(
 
 
 def finding(ok: bool | None, **timeline: list[Span]) -> Finding:
-    return Finding("parallel", "parallel when it fits", "2 on", Verdict("1 on", ok, timeline), 1.234)
+    return Finding("parallel", "2 on", "1 on", ok, "parallel when it fits", 1.234, timeline)
 
 
 def test_a_failed_check_is_named() -> None:
@@ -88,7 +89,8 @@ def test_a_row_has_what_was_expected_and_seen() -> None:
 
 
 def test_bars_show_most_of_each_cell() -> None:
-    assert bars({"a": [Span(0, 2)], "bb": [Span(2, 3.4)]}, 4, 4) == ["a   ██··", "bb  ··█·"]
+    tasks = {"a": {"█": [Span(0, 2)]}, "bb": {"█": [Span(2, 3.4)]}}
+    assert bars(tasks, 0, 4, 4, "·") == ["a   ██··", "bb  ··█·"]
     assert timelines([finding(True, a=[Span(0, 2)])], width=2) == ["parallel when it fits, 2.0 s:", "  a  ██"]
 
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from nvshare.bench.columns import seconds_text
 from nvshare.bench.demo import busy_note
 from nvshare.bench.mission import Row, compare_with_model, make_row
 from nvshare.bench.outcome import Outcome, TaskResult
 from nvshare.report.sentences import findings, model_difference
-from nvshare.report.text import row_report, seconds_text, summary_table, task_report
+from nvshare.report.text import row_report, summary_table, task_report
 
 GPU = ("GPU-dc895bd6-43d7-a984-b1ee-870332194bd1", "GPU-11111111-2222-3333-4444-555555555555")
 

@@ -10,7 +10,7 @@ import pytest
 from nvshare.report.page.compare import compared, judge
 from nvshare.report.page.kinds import NotAResult, recognised, stamped
 from nvshare.report.page.page import comparison_page
-from nvshare.report.page.parts import Figure
+from nvshare.report.tables import Figure
 
 
 def figure(value: float, better: int = -1, spread: float | None = None, form: str = "{:g}") -> Figure:

@@ -16,12 +16,10 @@ import pytest
 from click.testing import CliRunner
 from kube_evidence import BOTH, PARALLEL, REQUEST, seen
 
+from nvshare.acceptance.finding import Finding
 from nvshare.acceptance.stress.load import Outcome
 from nvshare.acceptance.stress.run import Plan, Report
 from nvshare.acceptance.stress.scene import Scene
-from nvshare.acceptance.stress.verdicts import Verdict
-from nvshare.acceptance.verify.finding import Finding
-from nvshare.acceptance.verify.finding import Verdict as Seen
 from nvshare.bench import venues
 from nvshare.bench.compute import bench as compute_bench
 from nvshare.bench.compute.stage import Rehearsal
@@ -37,7 +35,8 @@ from nvshare.report.page.compare import compared
 from nvshare.report.page.kinds import KINDS, NotAResult, recognised
 from nvshare.report.page.page import comparison_page, result_page
 
-LOGS = sorted((Path(__file__).parents[2] / "data" / "concurrency" / "two-cards").glob("*.log"))
+DATA = Path(__file__).parents[2] / "data"
+LOGS = sorted((DATA / "concurrency" / "two-cards").glob("*.log"))
 TESTBED = Venue("simulated", "1 x H200 (simulated)", ("GPU-1",), Path("/nowhere"), {})
 Change = Callable[..., None]
 
@@ -63,7 +62,7 @@ class _Rehearsed(Rehearsal):
 
 
 def _verify(change: Change) -> None:
-    found = Finding("parallel", "parallel when it fits", "2 on", Seen("2 on", True, {"a": [Span(0, 1)]}), 1.2)
+    found = Finding("parallel", "2 on", "2 on", True, "parallel when it fits", 1.2, {"a": [Span(0, 1)]})
     change(venues, "chosen", lambda *_: contextlib.nullcontext(TESTBED))
     change(verify, "verify", lambda *_: iter([found]))
 
@@ -73,10 +72,11 @@ def _stress(change: Change) -> None:
         workers = [{"worker": 0, "ok": True, "ops": 80, "seconds": 2.0, "uuid": "GPU-1"}, {"worker": 1, "ok": False}]
         held = TaskHistory("0", ((0.0, 2.0),), ((0.0, 1 << 20, 0),))
         load = Outcome(workers, [0.1], 50, [49.0], (CardHistory("GPU-1", 0, 1 << 30, 2.0, 0.5, (held, held)),))
-        figures = {"ops_per_second": 40.0, "quota_percent": 50.0, "quota_error_points": -1.0}
-        figures |= {"lease_wait_p50_s": 0.1, "lease_wait_p99_s": 0.1}
-        verdicts = (Verdict("success rate", True, "1 of 1"), Verdict("balance over cards", None, "not looked at"))
-        return Report(title, plan, ("GPU-1",), verdicts, load, {"all": ""}, (), figures)
+        verdicts = (
+            Finding("success rate", "", "1 of 1", True),
+            Finding("balance over cards", "", "not looked at", None),
+        )
+        return Report(title, plan, ("GPU-1",), verdicts, load, {"all": ""})
 
     change(stress, "where", lambda spec, speed: Address(Path("/nowhere"), {}, None))
     change(stress, "_cards", lambda address, gpus: Cards(("GPU-1",), ("GPU-1",), {"GPU-1": 1 << 34}, False))
@@ -154,6 +154,20 @@ def test_what_a_command_writes_has_the_form_of_all_and_its_page_again(kind: str,
     assert code == 0, output
     assert output.startswith(f"{KINDS[kind].command}: ")
     assert (tmp_path / "again.html").read_bytes() == (written / f"{kind}.html").read_bytes()
+
+
+def keys(value: Any, way: str = "") -> set[str]:
+    """The paths of all keys, with the entries of a list as one."""
+    if isinstance(value, dict):
+        inner = [(f"{way}.{key}" if way else key, entry) for key, entry in value.items()]
+        return {path for path, _ in inner}.union(*(keys(entry, path) for path, entry in inner))
+    return set().union(*(keys(entry, f"{way}[]") for entry in value)) if isinstance(value, list) else set()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_has_the_keys_of_its_version(kind: str, written: Path) -> None:
+    recorded = json.loads((DATA / "result_keys.json").read_text())
+    assert sorted(keys(json.loads((written / f"{kind}.json").read_text()))) == recorded[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,5 +1,5 @@
-"""Lines of logs: of a scheduler or a task, plain, from ``kubectl logs --timestamps`` (and ``--prefix``), or with
-``[NVSHARE][INFO][date time]``; also where progress bars were printed in between. Pure."""
+"""Lines of logs of schedulers and tasks: plain, from ``kubectl logs --timestamps`` (and ``--prefix``), or with
+``[NVSHARE][INFO][date time]``; with progress bars in between, too. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PROGRESS = re.compile(r"(?:^|\s|\|)(\d+)/(\d+) \[[^\]]*(?:it/s|s/it)")
 
 @dataclass(frozen=True)
 class Line:
-    """One statement. ``time`` in seconds, where it is known; ``stream`` tells apart what one file has of several pods;
-    ``text`` is what we said, ``done`` how far a task's progress was."""
+    """One statement: a ``text`` of nvshare, or a progress bar that is at ``done``. ``time`` in seconds, where it is
+    known. ``stream``: the pod, where one file has lines of several."""
 
     stream: str
     time: float | None
@@ -29,7 +29,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Log:
-    """``cut``: its last line has no end; ``cut_at_once``: so has its first, which begins as one of ours may."""
+    """``cut``: the last line has no end. ``cut_at_once``: that line is the first one, and it begins like one of
+    nvshare."""
 
     name: str
     lines: tuple[Line, ...]
@@ -42,7 +43,7 @@ class Log:
 
 
 def read(name: str, text: str) -> Log:
-    """All statements of a log, in their order."""
+    """All statements of a log, in order."""
     whole, _, rest = text.rpartition("\n")
     lines = [line for raw in whole.split("\n") for line in _statements(raw)]
     return Log(name, tuple(lines), cut=bool(rest.strip()), cut_at_once=not whole and bool(_BEGUN.match(rest)))
@@ -53,10 +54,7 @@ def _statements(raw: str) -> Iterator[Line]:
     prefix = _PREFIX.match(raw)
     if prefix:
         stream, raw = prefix[1], raw[prefix.end() :]
-    stamp = _STAMP.match(raw)
-    time = None
-    if stamp:
-        time, raw = _seconds(*stamp.groups()), raw[stamp.end() :]
+    time, raw = stamped(raw)
     found = list(_OURS.finditer(raw))
     edges = [match.start() for match in found] + [len(raw)]
     done = _progress(raw[: edges[0]])
@@ -71,8 +69,14 @@ def _statements(raw: str) -> Iterator[Line]:
             yield Line(stream, time, done=done)
 
 
+def stamped(raw: str) -> tuple[float | None, str]:
+    """When a line was written, where it says so, and the rest of it."""
+    stamp = _STAMP.match(raw)
+    return (_seconds(*stamp.groups()), raw[stamp.end() :]) if stamp else (None, raw)
+
+
 def _progress(text: str) -> int | None:
-    """How far the last of the progress bars is that were drawn over each other."""
+    """Where the last of several progress bars on a line is."""
     found = _PROGRESS.findall(text)
     return int(found[-1][0]) if found else None
 

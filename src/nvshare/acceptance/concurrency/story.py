@@ -1,4 +1,4 @@
-"""What logs tell: who was on a card when, who waited, who made progress. Pure.
+"""What logs tell: who was on a card when, who waited, who made progress. Pure functions.
 
 A scheduler's log says it all: LOCK_OK puts a client on, DROP_LOCK, the wait queue, a switch to another or its removal
 takes it off. Logs of tasks alone say it where they have times. Where nothing has times, a moment is the number of a
@@ -19,10 +19,11 @@ from nvshare.bench.spans import Span, of_marks
 
 UNKNOWN_CARD = "the card"
 _ID = r"([0-9a-f]{16})"
+_POD = r"Pod name = (.*), Pod namespace = (\S*)"
 _NONE = "none"
-_GAP = 0.3  # seconds between two reports of progress that belong together, at least
-_GAPS = 3  # times what is usual between them
-_REPORTS = 2  # in a turn, on the average
+_GAP = 0.3  # seconds; reports of progress that are closer belong together
+_GAPS = 3  # times the usual distance between reports, which belong together too
+_REPORTS = 2  # per turn at least, or turns cannot be told apart
 
 
 class Unreadable(Exception):
@@ -31,18 +32,20 @@ class Unreadable(Exception):
 
 @dataclass
 class Task:
-    """``on``: when it held the card; ``waited``: when it wanted it and did not. ``dropped``: how often it was told to
-    leave; ``left``: how often it went from the card to the queue, told or at the end of its turn."""
+    """``on``: when the task held the card. ``waited``: when it wanted the card and did not have it. ``dropped``: how
+    often it was told to leave. ``left``: how often it went from the card to the queue, told or at the end of its
+    turn."""
 
     id: str
     label: str = ""
+    namespace: str = ""
     cards: list[str] = field(default_factory=list)
     on: list[Span] = field(default_factory=list)
     waited: list[Span] = field(default_factory=list)
     progress: list[Span] = field(default_factory=list)
     dropped: int = 0
     left: int = 0
-    goes_on: bool = False  # it was on the card or waited for it when its log ended
+    goes_on: bool = False  # had the card or waited for it when its log ended
     _on_since: float | None = None
     _waits_since: float | None = None
 
@@ -76,14 +79,14 @@ class Task:
         self.stop_waiting(at)
 
     def log_ends(self, at: float) -> None:
-        """What comes after is not known."""
+        """End its spans where the log ends."""
         self.goes_on = self.is_on or self._waits_since is not None
         self.end(at)
 
 
 @dataclass
 class Story:
-    """``timed``: moments are seconds; else they are numbers of lines. ``notes``: what the reader should know."""
+    """``timed``: moments are seconds, else numbers of lines. ``notes``: what the reader should know."""
 
     tasks: list[Task]
     timed: bool
@@ -105,7 +108,7 @@ class Story:
         return sorted({card for task in self.tasks for card in task.cards})
 
 
-class _Scheduler:
+class Scheduler:
     """Reads the log of a scheduler."""
 
     def __init__(self) -> None:
@@ -117,7 +120,10 @@ class _Scheduler:
             (re.compile(rule), act)
             for rule, act in (
                 (r"nvshare-scheduler \(process \d+\) listens on", self._started),
-                (rf"Registered client {_ID} on GPU (\S+) with Pod name = (.*), Pod namespace", self._registered),
+                (
+                    rf"Registered client {_ID} on GPU (\S+) with Pod name = (.*), Pod namespace = (\S*)",
+                    self._registered,
+                ),
                 (rf"Sent LOCK_OK to client {_ID}", self._lock_ok),
                 (rf"Sent DROP_LOCK to client {_ID}", self._drop_lock),
                 (rf"Client {_ID} moved to wait queue", self._parked),
@@ -150,7 +156,7 @@ class _Scheduler:
     def _registered(self, at: float, found: re.Match[str]) -> None:
         task = self._task(found[1])
         task.cards.append(found[2])
-        task.label = "" if found[3] == _NONE else found[3]
+        task.label, task.namespace = ("" if found[3] == _NONE else found[3]), found[4]
 
     def _lock_ok(self, at: float, found: re.Match[str]) -> None:
         task = self._task(found[1])
@@ -167,8 +173,8 @@ class _Scheduler:
         self._task(found[1]).wait(at)
 
     def _switch(self, at: float, found: re.Match[str]) -> None:
-        """From the one to the other, which is about to get LOCK_OK; that both go on together is told by what follows:
-        the sum of the memory that runs."""
+        """The card goes from one client to another, which gets LOCK_OK next. Whether both go on together is told by the
+        line after that: the memory of all that run."""
         before = self._task(found[2])
         for task in (before, self._task(found[3])):
             task.cards = task.cards or [found[1]]
@@ -196,7 +202,7 @@ class _Tasks:
     def __init__(self, label: str) -> None:
         self.label = label
         self.ids: list[str] = []
-        self.task = Task("", label, [UNKNOWN_CARD])
+        self.task = Task("", label, cards=[UNKNOWN_CARD])
         self.marks: list[float] = []
         self._done = -1
 
@@ -216,7 +222,7 @@ class _Tasks:
                 self.task.wait(line.time)
 
     def progress(self, turns: int) -> list[Span]:
-        """Nothing where the reports are too few to tell one turn from the next."""
+        """When the task made progress. Empty where reports are too few to tell one turn from the next."""
         if len(self.marks) < _REPORTS * turns:
             return []
         gaps = [later - earlier for earlier, later in itertools.pairwise(self.marks)]
@@ -228,7 +234,7 @@ def tell(logs: Sequence[Log]) -> Story:
     for log in logs:
         if not log.ours:
             raise Unreadable(_foreign(log))
-    schedulers = {log.name: found for log in logs if (found := _scheduler_in(log)) is not None}
+    schedulers = {log.name: found for log in logs if (found := scheduler_in(log)) is not None}
     if len(schedulers) > 1:
         raise Unreadable(f"logs of several schedulers ({', '.join(schedulers)}): give those of one run")
     readers = [reader for log in logs for reader in _tasks_in(log, several=log.name in schedulers)]
@@ -249,7 +255,7 @@ def tell(logs: Sequence[Log]) -> Story:
 
 
 def _place(tasks: Iterable[Task]) -> bool:
-    """Put those whose registration is missing on the card, if there is only one; whether there are any."""
+    """Put tasks whose registration is missing on the card, if there is only one; whether there are such tasks."""
     lost = [task for task in tasks if not task.cards]
     known = {card for task in tasks for card in task.cards}
     for task in lost:
@@ -263,11 +269,11 @@ def _foreign(log: Log) -> str:
     return f"{log.name} is no log of nvshare: no line of it has [NVSHARE]"
 
 
-def _scheduler_in(log: Log) -> tuple[_Scheduler, bool, Span] | None:
-    """What the scheduler says in a log, whether with times, and from when to when; None where none speaks."""
+def scheduler_in(log: Log) -> tuple[Scheduler, bool, Span] | None:
+    """The scheduler in a log, whether its lines have times, and from when to when they are; None: there is none."""
     said = [line for line in log.lines if line.text]
     timed = all(line.time is not None for line in said)
-    reader = _Scheduler()
+    reader = Scheduler()
     moments = [(line.time if line.time is not None and timed else float(number)) for number, line in enumerate(said)]
     spoke = [reader.take(at, line.text) for at, line in zip(moments, said, strict=True)]
     if not any(spoke):
@@ -277,8 +283,8 @@ def _scheduler_in(log: Log) -> tuple[_Scheduler, bool, Span] | None:
 
 
 def _tasks_in(log: Log, several: bool) -> list[_Tasks]:
-    """A reader for each task that speaks in a log. Where a scheduler does too, those without a name cannot be told
-    apart, and what it says is enough."""
+    """A reader for each task in a log. Where the log is a scheduler's too, tasks without a name are left out: they
+    cannot be told apart, and the scheduler's lines are enough."""
     readers: dict[str, _Tasks] = {}
     for line in log.lines:
         if several and not line.stream:

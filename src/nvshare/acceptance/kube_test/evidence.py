@@ -1,4 +1,4 @@
-"""What was seen of a test: its pods, and the schedulers of their nodes. Pure."""
+"""The evidence of a test: its pods, and the schedulers of their nodes. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvshare.acceptance.kube_test.logs import PodLog, Registration, SchedulerLog
+from nvshare.acceptance.concurrency.story import Task
+from nvshare.acceptance.kube_test.logs import PodLog, SchedulerLog
 from nvshare.acceptance.kube_test.plan import PodPlan
 from nvshare.bench.outcome import TaskResult
 
-# What a container waits for in vain, until somebody changes something.
+# Reasons of a waiting container that never end by themselves.
 _HOPELESS = {
     "ErrImageNeverPull",
     "ImagePullBackOff",
@@ -26,7 +27,7 @@ DONE = ("Succeeded", "Failed", DELETED)
 
 @dataclass(frozen=True)
 class PodState:
-    """``problem``: why it does not run, in words; ``hopeless``: and it will not by waiting."""
+    """``problem`` says why the pod does not run; ``hopeless``: waiting does not help."""
 
     name: str
     phase: str = "Unknown"
@@ -71,14 +72,14 @@ class PodSeen:
 
     @property
     def ended(self) -> bool:
-        """And all that it said is known."""
+        """The pod is over, and its whole log is known."""
         return self.state.phase == DELETED or (self.state.done and self.log.complete)
 
 
 @dataclass(frozen=True)
 class NodeSeen:
-    """A scheduler: its GPUs with the bytes that tasks may have there, how many tasks of others each had when the test
-    began, and what it logged since."""
+    """A scheduler. ``gpus``: the bytes that tasks may have on each. ``others``: how many tasks of others each GPU had
+    when the test began. ``log``: what the scheduler logged since."""
 
     node: str
     gpus: Mapping[str, int]
@@ -93,23 +94,23 @@ class Evidence:
     namespace: str = "default"
     placement: str = "spread"
 
-    def registration(self, pod: PodSeen) -> Registration | None:
-        """What a scheduler says of the pod's task: by the id that the task knows, else by the pod's name."""
-        known = [one for node in self.nodes for one in node.log.registrations]
-        by_id = next((one for one in known if one.client == pod.log.client), None)
+    def registration(self, pod: PodSeen) -> Task | None:
+        """The client that a scheduler knows as the pod's task: by the task's id, else by the pod's name."""
+        known = [task for node in self.nodes for task in node.log.tasks.values() if task.cards]
+        by_id = next((task for task in known if task.id == pod.log.client), None)
         whole = (pod.plan.name, self.namespace)
-        return by_id or next((one for one in reversed(known) if (one.pod, one.namespace) == whole), None)
+        return by_id or next((task for task in reversed(known) if (task.label, task.namespace) == whole), None)
 
     def gpu(self, pod: PodSeen) -> str:
         found = self.registration(pod)
-        return found.gpu if found else str(pod.log.result.get("uuid", ""))
+        return found.cards[0] if found else str(pod.log.result.get("uuid", ""))
 
     def result(self, pod: PodSeen) -> TaskResult:
         """The pod as a line of the report."""
         found, log = self.registration(pod), pod.log
         return TaskResult(
             name=pod.plan.name,
-            client=found.client if found else log.client,
+            client=found.id if found else log.client,
             gpu=self.gpu(pod) or "-",
             status=status_of(pod),
             expected=pod.plan.expected,
@@ -129,7 +130,7 @@ class Evidence:
 
 
 def status_of(pod: PodSeen) -> str:
-    """PASS takes both: the pod ended well, and its program found its sums right."""
+    """PASS: the pod succeeded, and its program found its sums right."""
     passed = pod.log.result.get("passed", pod.log.said_pass)
     if pod.state.phase == "Succeeded" and passed:
         return "PASS"

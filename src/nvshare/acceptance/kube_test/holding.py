@@ -1,4 +1,4 @@
-"""Who had the GPU when, from the steps of a scheduler's log. Pure."""
+"""Who had the GPU when, from a scheduler's log. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from nvshare.acceptance.concurrency.story import Task
 from nvshare.acceptance.kube_test.logs import SchedulerLog
 from nvshare.bench.spans import Span
 
-AT_ONCE = 0.05  # seconds that the lines of a log may lie apart from what they say
+AT_ONCE = 0.05  # seconds by which the lines of a log may be late
 
 
 @dataclass(frozen=True)
 class Holding:
-    """A client from when it first had or wanted the GPU to its end, and the spans of it in which it might work."""
+    """A client's ``life``, from when it first had or wanted the GPU to its end, and the ``spans`` in which it could
+    work."""
 
     client: str
     life: Span
@@ -22,36 +24,20 @@ class Holding:
 
     @property
     def waited(self) -> tuple[Span, ...]:
-        """What is left of its life."""
+        """The rest of its life."""
         edges = [self.life.begin, *(edge for span in self.spans for edge in (span.begin, span.end)), self.life.end]
         return tuple(Span(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if end > begin)
 
 
 def holdings(log: SchedulerLog) -> dict[str, Holding]:
     """By client. What has no end in the log ends with it."""
-    last = max((step.at for step in log.steps), default=0.0)
-    result = {}
-    for client in dict.fromkeys(step.client for step in log.steps):
-        steps = [(step.at, step.what) for step in log.steps if step.client == client]
-        spans = _spans(steps, last)
-        if spans:
-            gone = next((at for at, what in steps if what == "gone"), last)
-            result[client] = Holding(client, Span(steps[0][0], gone), spans)
-    return result
+    return {client: _holding(task) for client, task in log.tasks.items() if task.on}
 
 
-def _spans(steps: Sequence[tuple[float, str]], last: float) -> tuple[Span, ...]:
-    spans: list[Span] = []
-    since: float | None = None
-    for at, what in steps:
-        if what == "on":
-            since = at if since is None else since
-        elif what != "waits" and since is not None:
-            spans.append(Span(since, at))
-            since = None
-    if since is not None:
-        spans.append(Span(since, last))
-    return tuple(spans)
+def _holding(task: Task) -> Holding:
+    known = [*task.on, *task.waited]
+    life = Span(min(span.begin for span in known), max(span.end for span in known))
+    return Holding(task.id, life, tuple(task.on))
 
 
 def common(lives: Iterable[Span]) -> float:
@@ -61,26 +47,26 @@ def common(lives: Iterable[Span]) -> float:
 
 
 def overlap(one: Holding, other: Holding) -> float:
-    """Seconds in which both might work."""
+    """Seconds in which both could work."""
     return sum(common((mine, theirs)) for mine in one.spans for theirs in other.spans)
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Two clients of one GPU that lived at the same time: for how long, and for how much of it both might work."""
+    """Two clients of one GPU that lived at the same time: for how many seconds, and how long both could work."""
 
     seconds: float
     together: float
 
 
 def meetings(present: Sequence[Holding]) -> list[Meeting]:
-    """Of each two that met."""
+    """One for each two clients that met."""
     found = (Meeting(common((one.life, other.life)), overlap(one, other)) for one, other in combinations(present, 2))
     return [meeting for meeting in found if meeting.seconds > 0]
 
 
 def switches(present: Sequence[Holding]) -> int:
-    """How often one of a GPU's clients had it to itself, and the next who got it was another."""
+    """How often a GPU went from one client that had it alone to another."""
     turns = sorted((*span, holding.client) for holding in present for span in holding.spans)
     found, until, holder = 0, 0.0, ""
     for begin, end, client in turns:

@@ -1,4 +1,4 @@
-"""The only door to the cluster: ``kubectl``, with whatever kubeconfig it finds. No decisions in here."""
+"""The only way to the cluster: ``kubectl``, with the kubeconfig that it finds. Decides nothing."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from nvshare.acceptance.kube_test.plan import CONTAINER, RUN_LABEL
 SYSTEM_NAMESPACE = "nvshare-system"
 SCHEDULER, DEVICE_PLUGIN = "nvshare-scheduler", "nvshare-device-plugin"
 SCHEDULER_CONTAINER = "scheduler"
-_PATIENCE = 60.0  # seconds for a call that only asks
-_LOGGED = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d")  # how its own log lines begin
+_PATIENCE = 60.0  # seconds for a query
+_LOGGED = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d")  # how the log lines of kubectl begin
 _ENDING = 120  # seconds for pods to be gone
 
 
 class KubectlFailed(Exception):
-    """It could not be done; the text is kubectl's own, in one line."""
+    """kubectl failed; the text is its own message in one line."""
 
 
 def _in_short(done: subprocess.CompletedProcess[str]) -> str:
-    """What it says in the end, without the log lines before it."""
+    """The final message, without the log lines before it."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     said = [line for line in lines if not _LOGGED.match(line)] or lines[-1:]
     return " ".join(" ".join(said).split()) or f"ended with {done.returncode}"
@@ -45,7 +45,7 @@ class Kubectl:
                 text=True,
                 errors="replace",
                 timeout=patience,
-                start_new_session=True,  # Ctrl-C is ours: what is being deleted then is deleted
+                start_new_session=True,  # Ctrl-C does not reach kubectl: a delete that has begun is finished
                 check=False,
             )
         except FileNotFoundError:

@@ -1,19 +1,18 @@
-"""What logs say, as ``kubectl logs --timestamps`` gives them. Pure."""
+"""What the logs of pods and schedulers say, as ``kubectl logs --timestamps`` gives them. Pure functions."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
+from nvshare.acceptance.concurrency.lines import read, stamped
+from nvshare.acceptance.concurrency.story import Task, scheduler_in
 from nvshare.bench.workloads.grow import HELD, LIMIT
 
-_STAMPED = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d) ?(.*)")
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
-_CLIENT = r"client ([0-9a-f]{16})"
 
 
 @dataclass(frozen=True)
@@ -25,23 +24,13 @@ class Line:
 
 
 def lines(text: str) -> list[Line]:
-    """Lines with their times."""
-    return [_line(one) for one in text.splitlines() if one]
-
-
-def _line(text: str) -> Line:
-    match = _STAMPED.fullmatch(text)
-    if match is None:
-        return Line(0.0, text)
-    whole, fraction, zone, rest = match.groups()
-    moment = datetime.fromisoformat(whole + zone.replace("Z", "+00:00")).timestamp()
-    return Line(moment + float(fraction or 0), rest)
+    return [Line(at or 0.0, rest) for at, rest in map(stamped, text.splitlines()) if rest]
 
 
 @dataclass
 class PodLog:
-    """What a workload said. ``done``: the part that is over, 0 to 1. ``held`` and ``limits`` are of a growing one: when
-    it held how many bytes, and where it met its limit."""
+    """What a workload printed. ``done``: its progress, 0 to 1. ``held`` and ``limits``, of a growing workload: when it
+    held how many bytes, and when it met its limit at how many."""
 
     client: str = ""
     window: int | None = None
@@ -54,8 +43,8 @@ class PodLog:
     held: list[tuple[float, int]] = field(default_factory=list)
     limits: list[tuple[float, int]] = field(default_factory=list)
     complaint: str = ""
-    complete: bool = False  # nothing more will come
-    failures: int = 0  # to read it
+    complete: bool = False  # the pod is over
+    failures: int = 0  # attempts to read it
 
 
 _ITS = re.compile(r"([0-9.]+) it/s.*")
@@ -69,7 +58,7 @@ _MIB = 1 << 20
 
 
 def pod_log(text: str) -> PodLog:
-    """Of a workload of ours, or of a program that ends with ``PASS`` and ``--- N seconds ---`` as they do."""
+    """The log of a workload, or of any program that prints ``PASS`` and ``--- N seconds ---``."""
     log = PodLog()
     for line in lines(text):
         _take(log, line)
@@ -110,27 +99,8 @@ def _object(text: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Registration:
-    """A client that a scheduler knows: where, and as whose."""
-
-    client: str
-    gpu: str
-    pod: str
-    namespace: str
-
-
-@dataclass(frozen=True)
-class Step:
-    """A line of a scheduler's log that changes who has or wants the GPU: ``waits``, ``on``, ``off``, or ``gone``."""
-
-    at: float
-    client: str
-    what: str
-
-
-@dataclass(frozen=True)
 class Shortage:
-    """A scheduler said that tasks take turns because of their memory; in MiB."""
+    """The scheduler said that tasks take turns because memory does not fit; in MiB."""
 
     gpu: str
     needed: int
@@ -146,48 +116,26 @@ class LimitChange:
 
 @dataclass(frozen=True)
 class SchedulerLog:
-    registrations: tuple[Registration, ...] = ()
-    steps: tuple[Step, ...] = ()
-    drops: tuple[str, ...] = ()  # clients that were told to stop, as often as they were
+    """``tasks`` by client."""
+
+    tasks: Mapping[str, Task] = field(default_factory=dict)
     shortages: tuple[Shortage, ...] = ()
     changes: tuple[LimitChange, ...] = ()
 
 
-_REGISTERED = re.compile(rf".*Registered {_CLIENT} on GPU (\S+) with Pod name = (\S+), Pod namespace = (\S+)")
-_DROPPED = re.compile(rf".*Sent DROP_LOCK to {_CLIENT}")
-_STEPS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("waits", re.compile(r".*Client ([0-9a-f]{16}) moved to wait queue .*")),
-    ("on", re.compile(rf".*Sent LOCK_OK to {_CLIENT}")),
-    ("off", _DROPPED),
-    ("off", re.compile(rf".*Switched GPU \S+ from {_CLIENT} to .*")),
-    ("gone", re.compile(rf".*Removing {_CLIENT}")),
-)
-_SHORTAGE = re.compile(r".*Clients of GPU (\S+) take turns: memory does not fit \((\d+) > (\d+) MB\)")
-_CHANGED = re.compile(r".*Memory limit changed for pod (\S+): (.*)")
+_SHORTAGE = re.compile(r"Clients of GPU (\S+) take turns: memory does not fit \((\d+) > (\d+) MB\)")
+_CHANGED = re.compile(r"Memory limit changed for pod (\S+): (.*)")
 
 
 def scheduler_log(text: str) -> SchedulerLog:
     """Lines that are none of ours are passed over."""
-    found = lines(text)
+    log = read("scheduler", text)
+    said = [(line.time or 0.0, line.text) for line in log.lines]
+    short = (_SHORTAGE.fullmatch(line) for _, line in said)
+    changed = ((at, _CHANGED.fullmatch(line)) for at, line in said)
+    found = scheduler_in(log)
     return SchedulerLog(
-        registrations=tuple(Registration(*match.groups()) for _, match in _matches(found, _REGISTERED)),
-        steps=tuple(_steps(found)),
-        drops=tuple(match[1] for _, match in _matches(found, _DROPPED)),
-        shortages=tuple(Shortage(m[1], int(m[2]), int(m[3])) for _, m in _matches(found, _SHORTAGE)),
-        changes=tuple(LimitChange(line.at, match[1], match[2]) for line, match in _matches(found, _CHANGED)),
+        tasks={} if found is None else found[0].tasks,
+        shortages=tuple(Shortage(match[1], int(match[2]), int(match[3])) for match in short if match),
+        changes=tuple(LimitChange(at, match[1], match[2]) for at, match in changed if match),
     )
-
-
-def _matches(found: Iterable[Line], pattern: re.Pattern[str]) -> Iterator[tuple[Line, re.Match[str]]]:
-    for line in found:
-        match = pattern.fullmatch(line.text)
-        if match is not None:
-            yield line, match
-
-
-def _steps(found: Iterable[Line]) -> Iterator[Step]:
-    for line in found:
-        for what, pattern in _STEPS:
-            match = pattern.fullmatch(line.text)
-            if match is not None:
-                yield Step(line.at, match[1], what)

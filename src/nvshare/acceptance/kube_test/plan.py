@@ -1,4 +1,4 @@
-"""What is asked of a test, and the pods that it takes. Pure."""
+"""What a test is asked for, and the pods that it starts. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ RUN_LABEL = "nvshare.com/kube-test"
 CONTAINER = "workload"
 MIB = 1 << 20
 
-OVER, BELOW = 1.25, 0.75  # of the limit: what must fail, and what must not
-DYNAMIC_LIMIT = 1 << 30  # where a test of a changing limit begins, unless told
-RAISED = 3  # times that limit, in the end
-LEAST_LIMIT = 64 * MIB  # below it rounding would be judged
+OVER, BELOW = 1.25, 0.75  # of the limit: this must fail, that must not
+DYNAMIC_LIMIT = 1 << 30  # the first limit of a test that raises it, by default
+RAISED = 3  # times the first limit
+LEAST_LIMIT = 64 * MIB  # with less, rounding decides
 _STEPS = 8  # of growing, per limit
 _COUNTED = 2 * MIB  # memory is counted in units of this
 _PATIENCE = 600  # seconds that a growing pod waits at its limit
@@ -28,8 +28,8 @@ _PATIENCE = 600  # seconds that a growing pod waits at its limit
 
 @dataclass(frozen=True)
 class Request:
-    """``mem``: the memory limit of every pod. ``dynamic``: it is raised while they run. ``speed``: how much faster
-    than life the (simulated) cards of the cluster run."""
+    """``mem``: the memory limit of every pod. ``dynamic``: raise it while they run. ``speed``: how many times as fast
+    as life the simulated cards of the cluster run."""
 
     count: int
     workload: Workload
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def limit(self) -> int | None:
-        """What every pod is limited to at first."""
+        """The first memory limit of every pod."""
         return self.mem or (DYNAMIC_LIMIT if self.dynamic else None)
 
     @property
@@ -75,7 +75,7 @@ class Request:
 
 @dataclass(frozen=True)
 class PodPlan:
-    """``expected``: PASS, or OOM where it is to meet its limit."""
+    """``expected``: PASS, or OOM where the pod must meet its limit."""
 
     name: str
     command: tuple[str, ...]
@@ -85,7 +85,7 @@ class PodPlan:
 
 
 def pods(request: Request) -> list[PodPlan]:
-    """The pods of a test. Under a limit every other one stays below it; the first does not."""
+    """The pods of a test. Under a limit every other pod exceeds it, beginning with the first."""
     stem = f"nvshare-{BASELINES[request.workload.name].pod}"
     return [_pod(request, f"{stem}-{index + 1}", index) for index in range(request.count)]
 
@@ -105,7 +105,7 @@ def _pod(request: Request, name: str, index: int) -> PodPlan:
 
 
 def sized(workload: Workload, size: int) -> Workload:
-    """The same workload with about so many bytes, never more unless it had them."""
+    """The same workload with about ``size`` bytes, never more."""
     if size == workload.bytes:
         return workload
     return replace(workload, n=max(1, math.isqrt(size // workload.buffers // FLOAT_BYTES)))

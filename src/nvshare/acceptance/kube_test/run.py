@@ -1,4 +1,4 @@
-"""A test from set-up to evidence: installs, starts the pods, follows them, asks the schedulers, and cleans up."""
+"""A test from set-up to evidence: install nvshare, start pods, follow them, ask the schedulers, and clean up."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from nvshare.acceptance.kube_test.logs import PodLog, pod_log, scheduler_log
 from nvshare.acceptance.kube_test.plan import PodPlan, Request
 
 _POLL = 1.0  # seconds between two looks at the pods
-_OUTAGE = 120.0  # seconds without an answer of the API server that are borne
-_UNPLACED = 120.0  # seconds that pods may wait for a place while none of ours runs
+_OUTAGE = 120.0  # seconds for which the API server may be silent
+_UNPLACED = 120.0  # seconds that pods may wait for a node while none of the test runs
 _ROLLOUT = 300.0
-_AT_A_TIME = 8  # pods whose logs may be read per look without being a burden
+_AT_A_TIME = 8  # pods whose logs are read per second
 _LOG_TRIES = 3
 _CLOCK_SKEW = 60.0  # seconds
 _EVER = "1970-01-01T00:00:00Z"
-_LAST_LINES = 40  # of a running pod's log: enough for where it is
+_LAST_LINES = 40  # of a running pod's log: enough to see its progress
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 MANIFESTS = ("namespace.yaml", "rbac.yaml", "scheduler.yaml", "device-plugin.yaml")
@@ -44,7 +44,7 @@ MANIFESTS = ("namespace.yaml", "rbac.yaml", "scheduler.yaml", "device-plugin.yam
 class TestFailed(Exception):
     """The test could not be carried out; the text says why and what to do."""
 
-    __test__ = False  # no test class, whatever a collector makes of its name
+    __test__ = False  # pytest collects classes of such names
 
 
 def manifests(directory: Path | None) -> list[Path]:
@@ -69,7 +69,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Watchers:
-    """Who is told what happens."""
+    """Called with each step, and with the pods after each look."""
 
     step: Callable[[str], None] = lambda text: None
     pods: Callable[[Sequence[Seen]], None] = lambda pods: None
@@ -82,10 +82,10 @@ class KubeTest:
     watchers: Watchers = field(default_factory=Watchers)
     timeout: float = 3600.0
     poll: float = _POLL
-    undisturbed: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext  # around what cleans up
+    undisturbed: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext  # wraps the clean-up
 
     def set_up(self, files: Sequence[Path]) -> None:
-        """Install what the manifests say, and have both DaemonSets started anew."""
+        """Apply the manifests and restart both DaemonSets."""
         for daemonset in (SCHEDULER, DEVICE_PLUGIN):
             release = self.kubectl.release_of(daemonset)
             if release:
@@ -99,7 +99,7 @@ class KubeTest:
             self.kubectl.await_rollout(daemonset, _ROLLOUT)
 
     def run(self) -> Evidence:
-        """The test itself. Pods of this or an earlier test are gone afterwards, however it ends."""
+        """Run the pods. However it ends, pods of this and of earlier tests are gone afterwards."""
         request = self.request
         plans = plan.pods(request)
         self.watchers.step("removing pods of earlier tests")
@@ -122,7 +122,7 @@ class KubeTest:
 
     @contextlib.contextmanager
     def _schedulers(self) -> Iterator[list[_Scheduler]]:
-        """All schedulers in the mode of this test, and afterwards in the one they had."""
+        """Set all schedulers to the mode of this test, and back afterwards."""
         if self.request.baseline:
             yield []
             return
@@ -139,11 +139,11 @@ class KubeTest:
         finally:
             with self.undisturbed():
                 for one in found:
-                    with contextlib.suppress(KubectlFailed):  # gone, and its mode with it
+                    with contextlib.suppress(KubectlFailed):  # the scheduler is gone, and its mode with it
                         one.set_mode(one.mode)
 
     def _follow(self, plans: Sequence[PodPlan], enough: Callable[[list[PodSeen]], bool]) -> list[PodSeen]:
-        """Until it is enough, nothing can come of it any more, or the time is over."""
+        """Watch the pods until ``enough`` says so, waiting becomes useless, or the time is over."""
         began = answered = placed = time.monotonic()
         logs: dict[str, PodLog] = {}
         while True:
@@ -167,7 +167,7 @@ class KubeTest:
             time.sleep(self.poll * max(1.0, len(waiting) / _AT_A_TIME))
 
     def _look(self, plans: Sequence[PodPlan], logs: dict[str, PodLog]) -> list[PodSeen]:
-        """The pods now. The whole log of one that has ended is read once, of the others what matters meanwhile."""
+        """The pods now. Reads the whole log of a pod once it has ended, before that only the last lines."""
         request = self.request
         there = {
             pod["metadata"]["name"]: pod_state(pod)
@@ -183,7 +183,7 @@ class KubeTest:
         ]
 
     def _log(self, state: PodState, known: PodLog) -> PodLog:
-        """What it said so far. A pod that never ran has no log: after some tries that is believed."""
+        """The log so far. A pod that never ran has none: after some tries, give up."""
         tail = None if state.done or self.request.dynamic else _LAST_LINES
         try:
             log = pod_log(self.kubectl.log(state.name, self.request.namespace, tail))
@@ -194,7 +194,7 @@ class KubeTest:
         return log
 
     def _evidence(self, pods: list[PodSeen], nodes: list[_Scheduler]) -> Evidence:
-        """With the logs of the schedulers since the first pod was made."""
+        """The pods, with the logs of the schedulers since the first pod was made."""
         if self.request.baseline:
             return Evidence(tuple(pods), namespace=self.request.namespace)
         selector = f"{plan.RUN_LABEL}={self.request.run_id}"
@@ -225,7 +225,7 @@ def _placement(daemonset: dict[str, Any]) -> str:
 
 
 class _Scheduler:
-    """One scheduler's pod, and how it was when we came."""
+    """The pod of one scheduler, with its mode, GPUs and tasks as they were before the test."""
 
     def __init__(self, kubectl: Kubectl, pod: dict[str, Any]) -> None:
         self._kubectl = kubectl
@@ -248,6 +248,6 @@ class _Scheduler:
 
 
 def ended_badly(pods: Sequence[PodSeen]) -> list[str]:
-    """What the pods said that did not end as they should."""
+    """What those pods said that did not end as they should."""
     wrong = (pod for pod in pods if status_of(pod) != pod.plan.expected)
     return [f"{pod.plan.name}: {pod.log.complaint or pod.state.problem or 'it said nothing'}" for pod in wrong]

@@ -13,7 +13,7 @@ from nvshare.bench.driver import Context, Driver
 
 
 def compute(size: int, seconds: float) -> bool:
-    """Real work; whether its data were right."""
+    """Compute for some seconds; whether the data were right."""
     return bool(work(size, seconds, os.getpid())["ok"])
 
 
@@ -22,14 +22,14 @@ def kill_self() -> None:
 
 
 def take(size: int) -> int:
-    """Allocate so many bytes; the size of the card as it is told."""
+    """Allocate and free; returns the size that the card shows."""
     with Context(Driver()) as context:
         context.free(context.allocate(size))
         return context.memory()[1]
 
 
 def hang(deaf: bool = False) -> None:
-    """Never end; deaf: also not when told."""
+    """Never end. A deaf worker ignores SIGTERM too."""
     if deaf:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
@@ -37,7 +37,7 @@ def hang(deaf: bool = False) -> None:
 
 
 def leave_orphan() -> int:
-    """Start a process in a session of its own that outlives its parent; its number."""
+    """Start a process in a session of its own that outlives its parent; returns its number."""
     script = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
     script += "start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

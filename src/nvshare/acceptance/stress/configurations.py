@@ -1,4 +1,4 @@
-"""Launch configurations, asserted from inside: ``nvshare launch`` as users call it, on a command that looks around."""
+"""Launch configurations: ``nvshare launch`` as users call it, on workers that report which GPUs they see."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nvshare import config
+from nvshare.acceptance.finding import Verdict
+from nvshare.acceptance.runner import Check
 from nvshare.acceptance.stress.scene import Scene
 from nvshare.launch.orders import with_package
 
@@ -24,7 +26,7 @@ Report = dict[str, Any]
 
 @dataclass(frozen=True)
 class Configuration:
-    """``expected`` looks at the reports of all workers: what is wrong, or nothing."""
+    """``expected`` says from the reports of all workers what is wrong; empty: nothing."""
 
     name: str
     options: tuple[str, ...]
@@ -92,7 +94,7 @@ _LOOK_FOR_NONE = ("sh", "-c", 'test -z "$CUDA_VISIBLE_DEVICES" && echo none')
 
 
 def _each_once(uuids: Any) -> Callable[[list[Report]], str]:
-    """Each worker sees one GPU, and together they see these, as often as they are listed."""
+    """Each worker sees one GPU; together they see these, each as often as it is listed."""
 
     def problem(reports: list[Report]) -> str:
         seen = sorted(",".join(report["uuids"]) for report in reports)
@@ -127,13 +129,17 @@ def _fractions(uuid: str) -> Callable[[list[Report]], str]:
     return problem
 
 
-def run_all(scene: Scene, progress: Callable[[str], None] = lambda name: None) -> dict[str, str]:
-    """What is wrong with each configuration; empty where nothing is."""
-    outcomes = {}
-    for number, configuration in enumerate(configurations(scene)):
-        outcomes[configuration.name] = _run(scene, configuration, scene.directory / f"launch-{number}")
-        progress(configuration.name)
-    return outcomes
+def checks(scene: Scene) -> list[Check[Scene]]:
+    """One check per configuration. It sees what is wrong."""
+
+    def launched(number: int, configuration: Configuration) -> Callable[[Scene], Verdict]:
+        def carry_out(scene: Scene) -> Verdict:
+            problem = _run(scene, configuration, scene.directory / f"launch-{number}")
+            return Verdict(problem, ok=not problem)
+
+        return carry_out
+
+    return [Check(each.name, launched(number, each)) for number, each in enumerate(configurations(scene))]
 
 
 def _run(scene: Scene, configuration: Configuration, directory: Path) -> str:
@@ -155,7 +161,7 @@ def _run(scene: Scene, configuration: Configuration, directory: Path) -> str:
 
 
 def _launch(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """``nvshare launch``; when it takes too long or we are to end, it ends its workers first."""
+    """Run ``nvshare launch``. On a timeout or Ctrl-C, let it end its workers first."""
     command = [sys.executable, "-m", "nvshare.cli.main", "launch", *arguments]
     with subprocess.Popen(
         command,

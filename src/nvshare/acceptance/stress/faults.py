@@ -1,4 +1,4 @@
-"""Faults that a stress test makes on purpose; each must be survived and leave nothing behind."""
+"""Faults that a stress test makes on purpose. nvshare must survive each, and nothing may be left behind."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from nvshare import config, procfs
+from nvshare.acceptance.finding import Verdict
+from nvshare.acceptance.runner import Check, NotMade
 from nvshare.acceptance.stress import acts
-from nvshare.acceptance.stress.scene import Scene, eventually
+from nvshare.acceptance.stress.scene import Scene
 from nvshare.acceptance.stress.verdicts import quantile
+from nvshare.acceptance.waiting import eventually
 from nvshare.client.connection import Connection
 from nvshare.client.spawn import ensure_scheduler
 from nvshare.launch.errors import LaunchError, QuotaOutOfMemory, WorkerKilled, WorkerTimeout
@@ -32,22 +34,8 @@ _STORM = 100
 _STORM_AT_ONCE = 20
 
 
-@dataclass(frozen=True)
-class FaultOutcome:
-    """``survived`` is None where the fault was not made, and why is in the detail."""
-
-    name: str
-    survived: bool | None
-    detail: str
-    seconds: float
-
-
 class NotSurvived(Exception):
     """The text says what went wrong."""
-
-
-class NotMade(Exception):
-    """The fault cannot be made here; the text says why."""
 
 
 def _require(holds: bool, text: str) -> None:
@@ -138,7 +126,7 @@ def launcher_killed(scene: Scene) -> str:
 
 
 def scheduler_restarted(scene: Scene) -> str:
-    """Killed and started again under a worker that computes: it keeps its lease, its quota and its data."""
+    """Kill and restart the scheduler while a worker computes. The worker keeps its lease, quota and data."""
     with Connection(scene.address.socket) as connection:
         about = connection.status()["scheduler"]
     if scene.address.simulated is None and not scene.cards.started:
@@ -199,17 +187,10 @@ FAULTS: dict[str, Callable[[Scene], str]] = {
 }
 
 
-def run_all(scene: Scene, progress: Callable[[str], None] = lambda name: None) -> list[FaultOutcome]:
-    outcomes = []
-    for name, fault in FAULTS.items():
-        began = time.monotonic()
-        survived: bool | None = True
-        try:
-            detail = fault(scene)
-        except NotMade as reason:
-            survived, detail = None, str(reason)
-        except Exception as error:  # a fault test that fails in any way was not survived
-            survived, detail = False, f"{type(error).__name__}: {error}"
-        outcomes.append(FaultOutcome(name, survived, detail, time.monotonic() - began))
-        progress(name)
-    return outcomes
+def checks() -> list[Check[Scene]]:
+    """One check per fault. It sees how the fault was survived."""
+
+    def survived(fault: Callable[[Scene], str]) -> Callable[[Scene], Verdict]:
+        return lambda scene: Verdict(fault(scene), ok=True)
+
+    return [Check(name, survived(fault)) for name, fault in FAULTS.items()]

@@ -1,4 +1,4 @@
-"""The stress itself: as many workers as asked, each in a lease, computing at the same time."""
+"""The load of a stress test: many workers, each in a lease, that compute at the same time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nvshare.acceptance.stress.every import every
 from nvshare.acceptance.stress.scene import Scene
+from nvshare.acceptance.stress.verdicts import Figures, quantile
+from nvshare.acceptance.waiting import every
 from nvshare.bench.history import CardHistory, Recorder
 from nvshare.client.connection import Connection, SchedulerError
 from nvshare.launch.fleet import Fleet, Job, Result, Terms
@@ -24,7 +25,7 @@ _PERIOD = 0.5  # seconds between looks at what the scheduler has measured
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the workers said, what their leases waited for, and how far compute quotas were missed."""
+    """What the workers reported, how long their leases waited, and what share of its card each client had."""
 
     workers: list[dict[str, Any]]
     waits: list[float]
@@ -37,13 +38,18 @@ class Outcome:
         return sum(float(worker["ops"]) / float(worker["seconds"]) for worker in self.workers if worker.get("ok"))
 
     @property
+    def figures(self) -> Figures:
+        median, worst = quantile(self.waits, 0.5), quantile(self.waits, 0.99)
+        return Figures(self.ops_per_second, self.cores, self.quota_error, median, worst)
+
+    @property
     def quota_error(self) -> float | None:
-        """The most that a worker had beyond its quota, in points; None where nothing was measured."""
+        """How far a worker was beyond its quota at most, in points; None: nothing was measured."""
         return max((share - self.cores for share in self.occupied), default=None)
 
 
 def share_of(workers: int, cards: int) -> int:
-    """The compute quota that lets so many workers fit side by side, the same number on each card."""
+    """The compute quota with which so many workers fit, the same number on each card."""
     return max(1, 100 // -(-workers // cards))
 
 
@@ -54,7 +60,7 @@ def carry_out(
     memory: int,
     started: Callable[[int, Supervised], None] = lambda worker, process: None,
 ) -> Outcome:
-    """So many workers with so many bytes each, all for so many seconds."""
+    """Run ``workers`` with ``memory`` bytes each, all for ``duration`` seconds."""
     cores = share_of(workers, len(scene.cards.allowed))
     wish = Wish(memory, cores, 1, scene.cards.allowed, "stress", timeout=_START_UP + 4 * duration)
     fleet = Fleet(
@@ -88,7 +94,7 @@ def _file(scene: Scene, number: int) -> Path:
 
 
 def _told(scene: Scene, result: Result) -> dict[str, Any]:
-    """What a worker wrote; what is known of one that wrote nothing."""
+    """What a worker reported, or why it reported nothing."""
     path = _file(scene, result.job.number)
     about = {"worker": result.job.number, "waited": result.waited, "gpus": list(result.gpus)}
     try:
@@ -102,7 +108,7 @@ def _told(scene: Scene, result: Result) -> dict[str, Any]:
 
 
 class _Watch:
-    """Looks at what the scheduler measured of each lease while it lives."""
+    """Records what the scheduler measures of each lease."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -120,7 +126,7 @@ class _Watch:
         return shares
 
     def cards(self, workers: Mapping[Any, Mapping[str, Any]]) -> tuple[CardHistory, ...]:
-        """From the first look at a worker to the last; ``workers`` by their process."""
+        """The history of the cards from the first look at a worker to the last; ``workers`` by process."""
         looks = [at for seen in self._seen.values() for at, _ in seen]
         numbers = {client: workers[pid]["worker"] for client, pid in self._pids.items() if pid in workers}
         names = {client: f"worker {number}" for client, number in sorted(numbers.items(), key=lambda entry: entry[1])}

@@ -1,4 +1,4 @@
-"""What is on the cards, seen from outside of the workers: by NVML, or in the state of a simulated node."""
+"""Memory, processes and utilization of cards as seen from outside the workers: by NVML, or from a simulated node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nvshare import config
-from nvshare.acceptance.stress.every import every
+from nvshare.acceptance.waiting import every
 from nvshare.bench.machine import source_of_cards
 from nvshare.gpu import sim
 from nvshare.launch.address import Address
@@ -23,10 +23,10 @@ class Meter(Protocol):
         """Bytes in use on each card."""
 
     def processes(self) -> dict[str, set[int]]:
-        """Who has a context on each card."""
+        """The processes that have a context on each card."""
 
     def utilization(self) -> dict[str, int]:
-        """Percent of the time since the last look (or of the last second) in which each card was busy."""
+        """Percent of the time since the last call (or of the last second) in which each card was busy."""
 
 
 class SimulatedMeter:
@@ -83,13 +83,13 @@ class NvmlMeter:
 
 
 def meter_of(address: Address) -> Meter:
-    """The meter of a place: the simulated node that it names or that our environment is in, else NVML."""
+    """The meter of an address: of the simulated node that it or the environment names, else NVML."""
     directory = _node_directory(address)
     return SimulatedMeter(sim.find(Path(directory).name)) if directory else NvmlMeter()
 
 
 def source_of(address: Address) -> str:
-    """What the cards of a place are: ``simulated`` or ``gpu``."""
+    """What the cards of an address are: ``simulated`` or ``gpu``."""
     return source_of_cards(address.variables)
 
 
@@ -99,8 +99,8 @@ def _node_directory(address: Address) -> str | None:
 
 @contextlib.contextmanager
 def gpu_log(path: Path, meter: Meter, cards: tuple[str, ...], lost: Callable[[str], None]) -> Iterator[None]:
-    """``--gpu-log``: timestamp, index, utilization (percent), memory (MiB), a line for each card and second. ``lost``
-    hears once why it cannot be written any more, if so."""
+    """Write ``--gpu-log``: timestamp, index, utilization (percent) and memory (MiB), a line per card and second. When
+    the file cannot be written, ``lost`` is called once with the reason."""
     written = [True]
 
     def write(rows: Iterable[tuple[object, ...]]) -> None:

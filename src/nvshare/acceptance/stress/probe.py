@@ -1,4 +1,4 @@
-"""What a worker of any launch sees from inside, and what its child sees.
+"""A worker that reports which GPUs it sees, and which its child sees.
 
 ``python -m nvshare.acceptance.stress.probe DIR WORKERS`` writes it into the directory once all workers have come: where
 leases are placed is only told by those that are held together.

@@ -1,27 +1,29 @@
-"""A whole stress test: load, launch configurations, faults, and whether everything is as before afterwards."""
+"""A whole stress test: load, launch configurations and faults; afterwards everything must be as before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from nvshare.acceptance import runner
+from nvshare.acceptance.finding import Finding, Verdict
+from nvshare.acceptance.runner import Check
 from nvshare.acceptance.stress import configurations, faults
 from nvshare.acceptance.stress.load import Outcome, carry_out
 from nvshare.acceptance.stress.scene import Scene
 from nvshare.acceptance.stress.verdicts import (
-    Verdict,
     balance,
     clean_shutdown,
     launch_configurations,
     process_set,
-    quantile,
     success_rate,
 )
 from nvshare.launch.supervised import Supervised
 
 TOLERANCE = 64 << 20  # bytes of a card that drivers may keep or others may take meanwhile
 _SHUTDOWN = 5.0  # seconds for the last contexts to go
+_SKIPPED = Verdict("not looked at", None)
 
 
 @dataclass(frozen=True)
@@ -38,39 +40,43 @@ class Plan:
 
 @dataclass(frozen=True)
 class Report:
+    """``launches`` says what was wrong with each launch configuration; empty: nothing."""
+
     title: str
     plan: Plan
     cards: tuple[str, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Finding, ...]
     load: Outcome | None
     launches: dict[str, str]
-    faults: tuple[faults.FaultOutcome, ...] = ()
-    figures: dict[str, float | None] = field(default_factory=dict)
+    faults: tuple[Finding, ...] = ()
 
     @property
     def passed(self) -> bool:
-        judged = all(verdict.passed is not False for verdict in self.verdicts)
-        return judged and all(fault.survived is not False for fault in self.faults)
+        return runner.passed((*self.verdicts, *self.faults))
 
     def to_dict(self) -> dict[str, Any]:
+        load = self.load
         return {
             "title": self.title,
             "passed": self.passed,
             "plan": asdict(self.plan),
             "cards": list(self.cards),
-            "verdicts": [asdict(verdict) for verdict in self.verdicts],
-            "figures": self.figures,
-            "workers": self.load.workers if self.load is not None else [],
+            "verdicts": [{"name": one.check, "passed": one.ok, "detail": one.seen} for one in self.verdicts],
+            "figures": {} if load is None else asdict(load.figures),
+            "workers": [] if load is None else load.workers,
             "launches": self.launches,
-            "faults": [asdict(fault) for fault in self.faults],
-            "occupied": self.load.occupied if self.load is not None else [],
-            "timeline": [asdict(card) for card in self.load.cards] if self.load is not None else [],
+            "faults": [
+                {"name": one.check, "survived": one.ok, "detail": one.seen, "seconds": one.seconds}
+                for one in self.faults
+            ],
+            "occupied": [] if load is None else load.occupied,
+            "timeline": [] if load is None else [asdict(card) for card in load.cards],
         }
 
 
 @dataclass(frozen=True)
 class Watchers:
-    """Told as things happen, for whoever looks on."""
+    """Called as the test goes on: at each phase, after each check, when a worker has started."""
 
     phase: Callable[[str], None] = lambda name: None
     step: Callable[[str], None] = lambda name: None
@@ -78,6 +84,11 @@ class Watchers:
 
 
 def carry_out_plan(title: str, plan: Plan, scene: Scene, watchers: Watchers = Watchers()) -> Report:
+    def findings(checks: Iterable[Check[Scene]]) -> Iterable[Finding]:
+        for finding in runner.run(checks, scene):
+            watchers.step(finding.check)
+            yield finding
+
     before = scene.state()
     load = None
     if plan.stress:
@@ -86,34 +97,18 @@ def carry_out_plan(title: str, plan: Plan, scene: Scene, watchers: Watchers = Wa
     launches: dict[str, str] = {}
     if plan.launch:
         watchers.phase("launch configurations")
-        launches = configurations.run_all(scene, watchers.step)
-    made: list[faults.FaultOutcome] = []
+        launches = {one.check: "" if one.ok else one.seen for one in findings(configurations.checks(scene))}
+    made: tuple[Finding, ...] = ()
     if plan.faults:
         watchers.phase("faults")
-        made = faults.run_all(scene, watchers.step)
+        made = tuple(findings(faults.checks()))
     after = scene.settled(before, TOLERANCE, _SHUTDOWN)
-    cards = scene.cards.allowed
-    verdicts = (
-        _skipped("success rate") if load is None else success_rate(load.workers, plan.min_success),
-        _skipped("launch configurations") if not plan.launch else launch_configurations(launches, plan.min_launch),
-        process_set(before, after),
-        _skipped("balance over cards") if load is None else balance(load.workers, cards),
-        clean_shutdown(before, after, TOLERANCE),
-    )
-    return Report(title, plan, cards, verdicts, load, launches, tuple(made), _figures(load))
-
-
-def _skipped(name: str) -> Verdict:
-    return Verdict(name, None, "not looked at")
-
-
-def _figures(load: Outcome | None) -> dict[str, float | None]:
-    if load is None:
-        return {}
-    return {
-        "ops_per_second": load.ops_per_second,
-        "quota_percent": load.cores,
-        "quota_error_points": load.quota_error,
-        "lease_wait_p50_s": quantile(load.waits, 0.5),
-        "lease_wait_p99_s": quantile(load.waits, 0.99),
+    verdicts = {
+        "success rate": _SKIPPED if load is None else success_rate(load.workers, plan.min_success),
+        "launch configurations": launch_configurations(launches, plan.min_launch) if plan.launch else _SKIPPED,
+        "processes at baseline": process_set(before, after),
+        "balance over cards": _SKIPPED if load is None else balance(load.workers, scene.cards.allowed),
+        "clean shutdown": clean_shutdown(before, after, TOLERANCE),
     }
+    judged = tuple(Finding.of(name, verdict) for name, verdict in verdicts.items())
+    return Report(title, plan, scene.cards.allowed, judged, load, launches, made)

@@ -1,23 +1,21 @@
-"""Where a stress test happens: place, cards, the mark that all its processes carry, and what is there at a moment."""
+"""Where a stress test happens: its address, cards and directory, and the mark that all its processes carry."""
 
 from __future__ import annotations
 
 import os
 import secrets
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nvshare import procfs
 from nvshare.acceptance.stress.meter import Meter
 from nvshare.acceptance.stress.verdicts import State
-from nvshare.client.connection import Connection, SchedulerError
+from nvshare.acceptance.waiting import eventually
+from nvshare.client.connection import Connection
 from nvshare.launch.address import Address, Cards
 from nvshare.launch.leasing import Site
 
-MARK = "NVSHARE_STRESS"  # in the environment of every process of ours
-_POLL = 0.02
+MARK = "NVSHARE_STRESS"  # in the environment of every process of a test
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Scene:
     address: Address
     cards: Cards
     meter: Meter
-    directory: Path  # for results; ours
+    directory: Path  # for results
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @property
@@ -37,7 +35,7 @@ class Scene:
         return {MARK: self.mark}
 
     def processes(self) -> frozenset[int]:
-        """Every process of this test, whoever its parent is by now."""
+        """Every process of this test, also those whose parent has died."""
         numbers = (int(name) for name in os.listdir("/proc") if name.isdecimal())
         return frozenset(pid for pid in numbers if procfs.variable(pid, MARK) == self.mark and procfs.start_time(pid))
 
@@ -50,7 +48,7 @@ class Scene:
         return State(self.processes(), contexts, self.meter.memory(), self.leases())
 
     def settled(self, before: State, tolerance: int, patience: float) -> State:
-        """The state once nothing is left of us, or when patience ends."""
+        """The state once nothing of this test is left, or after ``patience`` seconds."""
 
         def clean() -> bool:
             now = self.state()
@@ -60,17 +58,3 @@ class Scene:
 
         eventually(clean, patience)
         return self.state()
-
-
-def eventually(holds: Callable[[], bool], patience: float) -> bool:
-    """Whether it holds within so many seconds; a scheduler that is away meanwhile is waited for."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            if holds():
-                return True
-        except SchedulerError:
-            pass
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL)

@@ -1,4 +1,4 @@
-"""A directory for results that is gone afterwards, also when we are killed."""
+"""A directory for results that is removed afterwards, even when this process is killed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-# Reads until the one who holds the other end of its input closes it or is no more.
+# Reads until the process at the other end of its input closes it or dies.
 _GUARD = 'trap "" INT TERM HUP; cd /; while read -r _; do :; done; rm -rf -- "$0"'
 
 
 @contextlib.contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
-    """A directory of our own. A small process of its own session removes it: at the end of the block, or when we are
-    killed with ``kill -9``."""
+    """A new directory. A small process in a session of its own removes it at the end of the block, or when this process
+    dies, also by ``kill -9``."""
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
         guard = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD, name],

@@ -27,13 +27,13 @@ _CHECKS = 4  # looks at the data in between, beside the one at the end
 
 
 def matrix_size(size: int) -> int:
-    """The largest n whose matrices fit into so many bytes, all of them together."""
+    """The largest n for which all matrices together fit into ``size`` bytes."""
     buffer = size // _BUFFERS // _GRANULE * _GRANULE
     return max(_SMALLEST, math.isqrt(buffer // FLOAT_BYTES))
 
 
 def work(size: int, seconds: float, seed: int) -> dict[str, Any]:
-    """Allocate, add for so long, check; what was seen and done."""
+    """Allocate, add for ``seconds``, and check the sums; returns what the worker saw and did."""
     sight = check()
     with Context(Driver()) as context:
         workload = Workload("stress", n=matrix_size(size), iterations=8)
@@ -66,7 +66,7 @@ def work(size: int, seconds: float, seed: int) -> dict[str, Any]:
 
 
 def _next_portion(iterations: int, took: float) -> int:
-    """So many adds as take about a portion, in even numbers so that both sums are written."""
+    """The number of adds that takes about a portion. It is even, so that both sums are written."""
     wanted = iterations * _PORTION / took
     return max(2, int(min(wanted, 4 * iterations)) // 2 * 2)
 

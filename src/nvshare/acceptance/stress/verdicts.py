@@ -1,30 +1,39 @@
-"""The five verdicts of the stress test: plain functions over what was seen."""
+"""The five verdicts of the stress test, and what it reports beside them. Pure functions over what was seen."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """``passed`` is None where it was not looked at."""
-
-    name: str
-    passed: bool | None
-    detail: str
+from nvshare.acceptance.finding import Verdict
+from nvshare.bench.columns import Column, Compared
 
 
 @dataclass(frozen=True)
 class State:
-    """What there is of ours, at one moment: on each card, and among the processes."""
+    """The processes, contexts, memory and leases that exist at one moment."""
 
     processes: frozenset[int]
     contexts: Mapping[str, frozenset[int]]
     memory: Mapping[str, int]
     leases: frozenset[str]
+
+
+def _less(name: str) -> Column:
+    return Column(compared=Compared(name, -1))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is reported and not judged."""
+
+    ops_per_second: Annotated[float | None, Column(compared=Compared("operations/s", 1))]
+    quota_percent: float | None
+    quota_error_points: float | None
+    lease_wait_p50_s: Annotated[float | None, _less("wait for a lease, median, s")]
+    lease_wait_p99_s: Annotated[float | None, _less("wait for a lease, 99th percentile, s")]
 
 
 def percent(part: int, whole: int) -> float:
@@ -36,52 +45,51 @@ def success_rate(workers: Sequence[Mapping[str, Any]], required: float) -> Verdi
     rate = percent(good, len(workers))
     text = f"{good} of {len(workers)} workers allocated, computed and found their data right ({rate:.0f} %)"
     wrong = next((str(worker.get("error")) for worker in workers if not worker.get("ok")), "")
-    return Verdict("success rate", rate >= required, f"{text}; {wrong}" if wrong else text)
+    return Verdict(f"{text}; {wrong}" if wrong else text, rate >= required)
 
 
 def launch_configurations(outcomes: Mapping[str, str], required: float) -> Verdict:
-    """``outcomes``: what was wrong with each configuration, empty where nothing was."""
+    """``outcomes`` says what was wrong with each configuration; empty: nothing."""
     good = sum(not problem for problem in outcomes.values())
     text = f"{good} of {len(outcomes)} configurations are what workers see from inside"
     wrong = "; ".join(f"{name}: {problem}" for name, problem in outcomes.items() if problem)
-    passed = percent(good, len(outcomes)) >= required
-    return Verdict("launch configurations", passed, f"{text}; {wrong}" if wrong else text)
+    return Verdict(f"{text}; {wrong}" if wrong else text, percent(good, len(outcomes)) >= required)
 
 
 def process_set(before: State, after: State) -> Verdict:
     left = sorted(after.processes - before.processes)
     if left:
-        return Verdict("processes at baseline", False, f"still there: {', '.join(map(str, left))}")
-    return Verdict("processes at baseline", True, "no process is left")
+        return Verdict(f"still there: {', '.join(map(str, left))}", ok=False)
+    return Verdict("no process is left", ok=True)
 
 
 def balance(workers: Sequence[Mapping[str, Any]], cards: Sequence[str]) -> Verdict:
-    """By the card that each worker really saw. The same number on each is promised of workers that are there at once;
-    where some come when others have gone, they go where there is room, and no card may be left out."""
+    """Judge by the card that each worker saw. Workers that run at the same time are spread evenly. Later workers go
+    where there is room, and no card may be left out."""
     counted = [worker for worker in workers if "uuid" in worker]
     seen = [str(worker["uuid"]) for worker in counted]
     counts = Counter(seen)
     strangers = set(counts) - set(cards)
     if strangers:
-        return Verdict("balance over cards", False, f"workers on {', '.join(strangers)}, which were not to be used")
+        return Verdict(f"workers on {', '.join(strangers)}, which were not to be used", ok=False)
     spread = [counts[card] for card in cards]
     text = f"workers per card: {', '.join(map(str, spread)) or 'none'}"
     together = at_once([(float(worker["began"]), float(worker["seconds"])) for worker in counted])
     if together < len(counted):
         used = min(spread) > 0 or len(counted) < len(cards)
         text += f"; at most {together} of {len(counted)} were there at once, later ones went where there was room first"
-        return Verdict("balance over cards", used, text if used else f"{text}; a card was left out")
+        return Verdict(text if used else f"{text}; a card was left out", used)
     even = bool(seen) and max(spread) - min(spread) <= (1 if len(seen) % len(cards) else 0)
-    return Verdict("balance over cards", even, text)
+    return Verdict(text, even)
 
 
 def at_once(work: Sequence[tuple[float, float]]) -> int:
-    """The most that worked at the same time: from when, for how many seconds."""
+    """The largest number of workers at any moment; ``work`` is the begin and the seconds of each."""
     return max((sum(begin <= moment < begin + seconds for begin, seconds in work) for moment, _ in work), default=0)
 
 
 def clean_shutdown(before: State, after: State, tolerance: int) -> Verdict:
-    """GPU memory, contexts and leases are what they were; memory may differ by what drivers keep."""
+    """GPU memory, contexts and leases are as before. Memory may grow by ``tolerance``, which drivers keep."""
     problems = []
     leases = after.leases - before.leases
     if leases:
@@ -95,10 +103,10 @@ def clean_shutdown(before: State, after: State, tolerance: int) -> Verdict:
         if grown > tolerance:
             problems.append(f"{grown >> 20} MiB more in use on {uuid}")
     text = "; ".join(problems) or "GPU memory, contexts and leases are as before"
-    return Verdict("clean shutdown", not problems, text)
+    return Verdict(text, not problems)
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """The smallest value that so large a part of all does not exceed; 0 of nothing."""
+    """The smallest value that this part of all values does not exceed; 0 if there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0

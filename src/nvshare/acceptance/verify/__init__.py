@@ -1,1 +1,1 @@
-"""The acceptance of a node: does sharing work here, each promise with what was expected and what was seen."""
+"""``nvshare verify``: does sharing work on this node? Each promise is a check."""

@@ -16,7 +16,7 @@ _START = 0.5  # seconds
 
 
 def compare(venue: Venue, size: int, seconds: float) -> Iterator[Row]:
-    """Each task with so many bytes; shares of the speed that one has alone and natively."""
+    """Each task has ``size`` bytes. Shares are parts of the speed that one task has alone and natively."""
     with live.on(venue, KIT, seconds, _START, lambda passed: None, with_mps=True, size=size) as stage:
         try:
             yield from free(stage, [(ADD, ADD)])

@@ -1,4 +1,4 @@
-"""Where checks happen: a place, its scheduler, and the processes that a check needs; nothing of them is left."""
+"""Where checks happen: a node, its scheduler, and the processes that checks start and end."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from nvshare.launch.address import Address, Cards
 from nvshare.launch.leasing import Lease, Site, wish_for
 
 START = 0.3  # seconds that tasks run in before they are watched
-GPU = 0  # the card of all checks but the one of the spread
-_SMALL_PART = 8  # tasks of this part of the card fit beside each other
-_LARGE = 0.6  # two tasks of this part do not
+GPU = 0  # the card of all checks except "spread"
+_SMALL_PART = 8  # two tasks of one eighth of the card fit
+_LARGE = 0.6  # of the card; two such tasks do not fit
 _GRANULE = 2 << 20
 KIT = "driver"
 
@@ -30,7 +30,7 @@ def task(number: int, how: str = NVSHARE) -> Name:
 @dataclass(frozen=True)
 class Ground:
     """``card_memory``: bytes that all tasks together may have on a card. ``seconds``: how long tasks are watched.
-    ``own_scheduler``: it was started for this, so it may be killed."""
+    ``own_scheduler``: the scheduler was started for these checks, so they may kill it."""
 
     venue: Venue
     card_memory: int
@@ -47,7 +47,7 @@ class Ground:
 
     @contextlib.contextmanager
     def crew(self, size: int, variables: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[Crew]:
-        """Workers under nvshare, each with so many bytes; further ``variables`` by how a worker runs."""
+        """Workers under nvshare with ``size`` bytes each; ``variables`` are added by how a worker runs."""
         shared = self.venue.shared_environment(GPU)
         environments = {how: {**shared, **more} for how, more in (variables or {}).items()}
         with Crew(KIT, {NVSHARE: shared, **environments}, reference=NVSHARE, size=size) as crew:
@@ -88,7 +88,7 @@ class Ground:
             lease.release()
 
     def lease_environment(self, lease: Lease) -> dict[str, str]:
-        """Of a process in a lease, with a source tree's package to be found."""
+        """The environment of a process in a lease that finds the package of a source tree."""
         return {**lease.env(), "PYTHONPATH": self.shared_environment()["PYTHONPATH"]}
 
     def status(self) -> dict[str, Any]:

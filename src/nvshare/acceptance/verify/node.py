@@ -1,4 +1,4 @@
-"""The node as a whole: its cards, and its scheduler's end."""
+"""Checks of the node as a whole: how tasks spread over its cards, and a restart of its scheduler."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import time
 from collections import Counter
 
 from nvshare import procfs
-from nvshare.acceptance.stress.scene import eventually
-from nvshare.acceptance.verify.finding import Verdict
+from nvshare.acceptance.finding import Verdict
 from nvshare.acceptance.verify.ground import START, Ground, task
+from nvshare.acceptance.waiting import eventually
 
 PER_CARD = 2  # leases
-LONGEST_PAUSE = 2.0  # seconds that a task may stand still because its scheduler is gone
-BACK_WITHIN = 10.0  # seconds until the new scheduler knows it
+LONGEST_PAUSE = 2.0  # seconds that a task may pause because its scheduler is gone
+BACK_WITHIN = 10.0  # seconds until the new scheduler knows the task
 _PATIENCE = 5.0
 
 
 def spread(ground: Ground) -> Verdict:
-    """Leases go to the card with the fewest, and what runs in one sees that card and no other."""
+    """Leases go to the card with the fewest leases, and a process in a lease sees only its card."""
     cards = ground.venue.uuids
     if len(cards) == 1:
         return Verdict("not checked: there is one card only", None)
@@ -39,7 +39,7 @@ def _even(count: Counter[str], cards: tuple[str, ...]) -> bool:
 
 
 def restart(ground: Ground) -> Verdict:
-    """The scheduler is killed and started again under a task that computes."""
+    """Kill and restart the scheduler while a task computes."""
     if not ground.own_scheduler:
         return Verdict("not checked: the scheduler was there before and serves others too", None)
     name = task(0)
@@ -63,6 +63,6 @@ def restart(ground: Ground) -> Verdict:
 
 
 def _allocated(ground: Ground, client: str) -> int:
-    """Bytes that the scheduler counts for a client; 0 while it knows none."""
+    """Bytes that the scheduler counts for a client; 0 while it does not know the client."""
     clients = ground.status()["clients"]
     return sum(gpu["allocated"] for one in clients if one["id"] == client for gpu in one["gpus"])

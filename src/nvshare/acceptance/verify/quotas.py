@@ -5,30 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from nvshare.acceptance.stress.scene import eventually
-from nvshare.acceptance.verify.finding import Verdict
+from nvshare.acceptance.finding import Verdict
 from nvshare.acceptance.verify.ground import START, Ground, task
+from nvshare.acceptance.waiting import eventually
 from nvshare.bench.compute.crew import NVSHARE, Name, Worker, WorkerFailed
 from nvshare.bench.compute.live import LiveStage
 from nvshare.bench.compute.shares import Change
 from nvshare.bench.compute.stage import Scene, Seen
 from nvshare.client.connection import Connection
 
-# Percent. The first two leave room: where two fill the card, what they are credited from idle times lasts for seconds.
+# Percent. The first two leave room on the card: where two tasks fill it, credit from idle times lasts for seconds.
 LOW, HIGH, RAISED = 20, 40, 80
 POINTS = 5.0  # percentage points that a task may be off within a window of some seconds
 IN_TIME = 1.0  # seconds until a change acts
 _SOLO = 0.5  # seconds
-_KEPT = 0.6  # part of the time at least, or nothing could be told
+_KEPT = 0.6  # of the time; a lower part would hide a missed quota
 _BUSY_HOST = 0.95
-_SPENT = 1.0  # seconds until the credit that idle tasks have is used up
+_SPENT = 1.0  # seconds until a task has used the credit from its idle time
 _AT = {percent: f"nvshare at {percent} %" for percent in (LOW, HIGH)}
 _FREE = "nvshare without a quota"
 _CORES = "NVSHARE_GPU_CORE_LIMIT"
 
 
 def _take(probe: Worker, size: int) -> bool:
-    """Whether so much more was granted; a refusal is the error that frameworks know."""
+    """Whether ``size`` more bytes were granted. A refusal must be the error that frameworks know."""
     said = probe.ask(do="take", bytes=size)
     if not said["granted"] and not said["out_of_memory"]:
         raise ValueError("refused with another error than CUDA_ERROR_OUT_OF_MEMORY")
@@ -40,7 +40,7 @@ def _mib(size: int) -> str:
 
 
 def memory(ground: Ground) -> Verdict:
-    """One process by its environment; two of one lease together."""
+    """A quota of one process by its environment, and of two processes of one lease together."""
     quota = ground.small
     limited = ground.shared_environment(NVSHARE_GPU_MEMORY_LIMIT=str(quota))
     with ground.probe(limited) as alone:
@@ -63,8 +63,8 @@ def _said(granted: bool) -> str:
 
 @dataclass(frozen=True)
 class Solo:
-    """A task without a quota, alone: seconds of a typical step, and the part of the time in which the host kept the
-    card at it. A real card is kept busy; a simulated one on a busy machine is not, quota or not."""
+    """A task alone on the card and without a quota: the seconds of a typical step, and the part of the time in which
+    the host kept the card busy. On a busy machine a simulated card idles, whatever the quota."""
 
     step: float
     kept: float
@@ -81,7 +81,7 @@ class Solo:
         return 100 * speed * self.step
 
     def allows(self, percent: float, quota: int) -> bool:
-        """Never beyond the quota, and below it only by what the host did not do."""
+        """Never beyond the quota, and below it only by the time that the host lost."""
         return quota * self.kept - POINTS <= percent <= quota + POINTS
 
     @property
@@ -94,7 +94,7 @@ def _alone(stage: LiveStage, free: Name) -> Seen:
 
 
 def compute(ground: Ground) -> Verdict:
-    """Alone at a quota, and two quotas beside each other, against the speed without."""
+    """One task at a quota, then two tasks at two quotas, against the speed without."""
     free, low, high = task(0), task(0, _AT[LOW]), task(0, _AT[HIGH])
     variables = {how: {_CORES: str(percent)} for percent, how in _AT.items()}
     with ground.crew(ground.small, variables) as crew:
@@ -110,7 +110,7 @@ def compute(ground: Ground) -> Verdict:
 
 
 def change(ground: Ground) -> Verdict:
-    """Both quotas of a task that computes, or holds memory, are raised."""
+    """Raise the compute quota and the memory quota of running tasks."""
     compute_text, compute_ok = _compute_changed(ground)
     memory_text, memory_ok = _memory_changed(ground)
     return Verdict(f"{compute_text}; {memory_text}", compute_ok and memory_ok)

@@ -1,4 +1,4 @@
-"""Who runs beside whom: in parallel where memory fits, in turns where it does not or where that is asked for."""
+"""Checks of sharing: in parallel where memory fits, in turns where it does not or where the mode says so."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import itertools
 import time
 from dataclasses import dataclass, field
 
-from nvshare.acceptance.stress.every import every
-from nvshare.acceptance.stress.scene import eventually
-from nvshare.acceptance.verify.finding import Verdict
+from nvshare.acceptance.finding import Verdict
 from nvshare.acceptance.verify.ground import GPU, START, Ground, task
+from nvshare.acceptance.waiting import eventually, every
 from nvshare.bench import spans
 from nvshare.bench.compute.crew import WorkerFailed
 from nvshare.bench.compute.stage import Scene, Seen
@@ -17,21 +16,21 @@ from nvshare.bench.compute.track import Track
 from nvshare.client.connection import SchedulerError
 
 QUARTER = 0.25  # seconds in which every task that fits makes progress
-PARALLEL = 0.9  # of those quarters, and of the time; a host that is busy with other things takes its part
-SERIAL = 0.1  # of the time that tasks in turns may seem to run at once: their clocks are read by the host
+PARALLEL = 0.9  # of those quarters, and of the time; other work of the host takes the rest
+SERIAL = 0.1  # of the time in which tasks in turns may seem to run at once: the host reads their clocks
 FULL_SPEED = 0.9  # of solo
 IN_TIME = 1.0  # seconds after the end of a neighbour
 QUANTUM = 1.0  # seconds: the shortest turn that can be asked for
-_TURNS = 3  # of one task or the other, at least, while tasks in turns are watched
+_TURNS = 3  # of both tasks together, at least, while they are watched
 _LOOK = 0.05
-_KILLED_BY = 2.5 * QUANTUM  # seconds after which the victim has had its turn, whoever was first
-_LATE = 2.0  # seconds after its work should be over, in which a task that stands still shows that
-_GAP = 0.3  # seconds without progress that are a pause; compute turns leave shorter ones
+_KILLED_BY = 2.5 * QUANTUM  # seconds within which the victim has a turn, even if it is second
+_LATE = 2.0  # seconds after which a task that should have ended counts as standing still
+_GAP = 0.3  # seconds without progress that count as a pause; slices leave shorter ones
 
 
 @dataclass
 class Watch:
-    """The scheduler's own view of the card, looked at again and again."""
+    """What the scheduler says of the card while tasks run."""
 
     ground: Ground
     most_running: int = 0
@@ -44,7 +43,7 @@ class Watch:
         try:
             status = self.ground.status()
         except SchedulerError:
-            return  # what becomes of the tasks tells more
+            return  # the tasks themselves show what happened
         counters = status["counters"]
         self._before = self._before or counters
         self.drops = counters["drops"] - self._before["drops"]
@@ -56,7 +55,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Sight:
-    """Two tasks that were watched: what they did, and what the scheduler said meanwhile."""
+    """What two watched tasks did, and what the scheduler said meanwhile."""
 
     seen: Seen
     watch: Watch
@@ -76,7 +75,7 @@ class Sight:
 
     @property
     def each(self) -> bool:
-        """Nobody went without."""
+        """Both made progress."""
         return all(self.progress.values())
 
 
@@ -91,7 +90,7 @@ def _watched(ground: Ground, size: int, mode: str, seconds: float) -> Sight:
 
 
 def _quarters(track: Track, begin: float, end: float) -> float:
-    """Part of the quarters of a second in which there was progress."""
+    """The part of the quarters of a second in which the task made progress."""
     count = int((end - begin) / QUARTER)
     edges = [begin + number * QUARTER for number in range(count + 1)]
     counts = [track.done(edge) for edge in edges]
@@ -117,12 +116,12 @@ def serial_by_memory(ground: Ground) -> Verdict:
 
 
 def serial_by_mode(ground: Ground) -> Verdict:
-    """Two tasks that fit, and may not run at once."""
+    """Two tasks that fit, in serial mode."""
     return _serial(_watched(ground, ground.small, "serial", max(ground.seconds, _TURNS * QUANTUM)))
 
 
 def _serial(sight: Sight) -> Verdict:
-    watch = sight.watch  # a turn that ends by itself needs no DROP_LOCK, so that is no condition
+    watch = sight.watch  # DROP_LOCK is no condition: a turn that ends by itself needs none
     text = (
         f"{watch.most_running} on at once, {watch.switches} switches, {watch.drops} DROP_LOCK, "
         f"{watch.moved >> 20} MiB moved; together for "
@@ -137,7 +136,7 @@ def _wrong(seen: Seen) -> str:
 
 
 def survivor(ground: Ground) -> Verdict:
-    """Of two tasks that do not fit, one is killed in its turn, while the other's memory is not on the card."""
+    """Kill one of two tasks that do not fit in its turn, while the other's memory is on the host."""
     victim, stays = task(0), task(1)
     with ground.crew(ground.large) as crew, ground.venue.set_to("auto", QUANTUM):
         crew.call_up([stays, victim])

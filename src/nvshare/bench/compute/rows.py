@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, TypedDict, get_type_hints
 
+from nvshare.bench import columns
+from nvshare.bench.columns import JUDGED, Column, Compared
 from nvshare.bench.compute.shares import Quota, promised
 from nvshare.bench.compute.track import Track, percentile
 
@@ -25,24 +27,86 @@ SHOWN_POINTS = 5.0  # percentage points that the rest of the time, a second or s
 STUCK = 1.0  # seconds without any progress
 
 
+class Figures(TypedDict, total=False):
+    """What else rows tell, and how tables say it. Rows may have further figures, which tables leave out."""
+
+    spread: Annotated[float, "spread {:.1%}"]
+    times_solo: Annotated[list[float | None], "{} x solo"]
+    p99_times_solo: Annotated[float, "p99 {:.2f} x solo"]
+    p99_ms: Annotated[float, "p99 {:.1f} ms"]
+    neighbour: Annotated[float, "neighbour {:.1%}"]
+    shown_after_ms: Annotated[list[float | None], "shown after {} ms"]
+    most_above_points: Annotated[float, "above by {:+.1f} points"]
+    longest_pauses_ms: Annotated[list[float], "pauses {} ms"]
+    native_its: Annotated[float, "native {:g} steps/s"]
+    solo_drift: Annotated[float, "drift {:.1%}"]
+    step_times_solo: Annotated[list[float | None], "steps {} x solo"]
+    kinds: Annotated[list[str], "taken for {}"]
+    host_stood_still_ms: Annotated[float, "host stood still for {} ms"]
+    steps: list[tuple[float, float]]  # from one share to another, as changes of quota asked for
+
+
+_SAID = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(Figures, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
+}
+
+
+def quotas_text(quotas: Sequence[Quota]) -> str:
+    return "/".join("none" if quota is None else str(quota) for quota in quotas)
+
+
+def _percents(values: Sequence[float]) -> str:
+    return "/".join(f"{100 * share:.1f}" for share in values)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _more(row: columns.Row) -> str:
+    """What else was measured."""
+    figures = row["figures"]
+    return ", ".join(form.format(_one(figures[name])) for name, form in _SAID.items() if figures.get(name) is not None)
+
+
+def _one(value: object) -> object:
+    """A list as one word."""
+    if not isinstance(value, list):
+        return value
+    return "/".join("-" if each is None else each if isinstance(each, str) else f"{each:g}" for each in value)
+
+
+def _chance(row: columns.Row) -> float | None:
+    """Points by which a share may be wrong: how far the measurements of the speed alone were apart."""
+    drift = row["figures"].get("solo_drift")
+    return None if drift is None else 100 * max(row["delivered"], default=0.0) * drift / 2
+
+
+_ERROR = Compared("points off the quota", -1, "{:.2f}", chance=_chance)
+_P99 = Compared("p99 / solo", -1, value=lambda row: row["figures"].get("p99_times_solo"))
+_MORE = Column("more", cell=_more, compared=_P99, place=columns.NOTES, text_only=True)
+
+
 @dataclass(frozen=True)
 class Row:
     """One finding. Shares are parts of the solo speed. ``ok`` is None where nothing was promised: it is only reported.
     ``of_allowed``: the sum of what was delivered over what was allowed, or over the reference it is compared with."""
 
-    part: str
-    what: str
-    how: str = "nvshare"  # or native, mps, concurrent
-    quotas: tuple[Quota, ...] = ()
-    expected: tuple[float, ...] = ()
-    delivered: tuple[float, ...] = ()
-    of_allowed: float | None = None
-    ok: bool | None = None
-    note: str = ""
-    figures: dict[str, Any] = field(default_factory=dict)
+    part: Annotated[str, Column("part")]
+    what: Annotated[str, Column("what")]
+    how: Annotated[str, Column("how")] = "nvshare"  # or native, mps, concurrent
+    quotas: Annotated[tuple[Quota, ...], Column("quotas", quotas_text)] = ()
+    expected: Annotated[tuple[float, ...], Column("expected", _percents)] = ()
+    delivered: Annotated[tuple[float, ...], Column("delivered", _percents)] = ()
+    of_allowed: Annotated[float | None, Column("of allowed", _percent, compared=Compared("of allowed", 1))] = None
+    ok: Annotated[bool | None, JUDGED] = None
+    note: Annotated[str, Column("note", place=columns.NOTES)] = ""
+    figures: Annotated[dict[str, Any], _MORE] = field(default_factory=dict)
 
     @property
-    def error_points(self) -> float | None:
+    def error_points(self) -> Annotated[float | None, Column("error", "{:.2f}", compared=_ERROR)]:
         """The largest distance of a task from what it should have, in percentage points."""
         if not self.expected:
             return None

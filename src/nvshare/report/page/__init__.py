@@ -1,1 +1,1 @@
-"""Results as pages: one self-contained HTML file with pictures, drawn here as SVG; and two results side by side."""
+"""Results as pages: one self-contained HTML file with SVG pictures; and two results side by side."""

@@ -1,4 +1,4 @@
-"""The plots that results share. What is plotted is also in ``data-`` attributes: a page can be checked against rows."""
+"""The plots that pages share. ``data-`` attributes hold the plotted values, so that tests compare pages with rows."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TypeVar
 from nvshare.report.page.svg import WIDTH, Data, Drawing, Scale, ceiling, colour, number, tag
 
 AnyRow = TypeVar("AnyRow", "BarRow", "PointRow")
-_GUTTER = 300.0  # for the names of rows
+_GUTTER = 300.0  # for the labels of rows
 _MARGIN = 84.0  # right of the plot, for values
 _ROW = 30.0
 _BAR = 14.0
-_NEAR = 70.0  # right of a bar: where its value would be written over a mark
+_NEAR = 70.0  # right of a bar, where its text would hide a mark
 _TALL = 500.0
 _DOT = 9.0  # pixels that a dot takes
 _BELOW = 30.0  # for the values of the axis
 _LETTERS = 46  # that fit into the gutter
-_INSIDE = 6  # percent of the axis from which on a bar has room for what it is
+_INSIDE = 6  # percent of the axis; longer bars have room for a letter
 
 
 def shortened(words: str, letters: int = _LETTERS) -> str:
@@ -27,7 +27,7 @@ def shortened(words: str, letters: int = _LETTERS) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """A part of a row: stacked behind the one before it. ``of`` names what is plotted, for whoever checks."""
+    """A part of a row, stacked behind the one before. ``of`` names what is plotted, for tests."""
 
     value: float
     tip: str
@@ -38,7 +38,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class BarRow:
-    """``marks``: values that it is to be seen against, by the name of their class."""
+    """``marks``: reference values as (class, value, tip)."""
 
     row: str
     label: str
@@ -75,7 +75,7 @@ def _bar_row(drawing: Drawing, x: Scale, middle: float, row: BarRow, total: floa
 
 
 def _mark(x: float, y: float, class_: str, tip: str, row: str, value: float) -> str:
-    """A diamond for what a model says, a line for everything else."""
+    """A diamond for a value of the model, a line for other references."""
     data: Data = {"data_plot": class_, "data_row": row, "data_value": float(value), "data_tip": tip}
     if class_ == "model":
         shape = f"M{number(x)} {number(y - 6)} l6 6 l-6 6 l-6 -6 Z"
@@ -85,7 +85,7 @@ def _mark(x: float, y: float, class_: str, tip: str, row: str, value: float) -> 
 
 
 def _framed(rows: Sequence[BarRow] | Sequence[PointRow], x: Scale, unit: str, scale: float) -> tuple[Drawing, float]:
-    """A drawing with its axis, and where the first row begins. A tall one has the axis' values above it too."""
+    """A drawing with its axis, and the y of the first row. Tall drawings have the values of the axis above, too."""
     height = sum(_ROW + (_ROW if row.heading else 0.0) for row in rows) + 4
     top = 20.0 if height > _TALL else 0.0
     drawing = Drawing(top + height + _BELOW)
@@ -98,7 +98,7 @@ def _framed(rows: Sequence[BarRow] | Sequence[PointRow], x: Scale, unit: str, sc
 
 
 def _placed(drawing: Drawing, y: float, rows: Sequence[AnyRow]) -> Iterator[tuple[AnyRow, float]]:
-    """Each row with its middle, one below the other; headings are written on the way."""
+    """Each row with the y of its middle, one below the other. Writes headings and labels."""
     for row in rows:
         if row.heading:
             drawing.text(0, y + 20, row.heading, "heading")
@@ -109,7 +109,7 @@ def _placed(drawing: Drawing, y: float, rows: Sequence[AnyRow]) -> Iterator[tupl
 
 
 def _side_by_side(places: Sequence[float]) -> list[float]:
-    """How far up or down dots go so that none hides another, as far as a row has room for that."""
+    """How far each dot moves up or down so that dots do not hide each other, as far as a row has room."""
     found: list[float] = []
     for index, place in enumerate(places):
         taken = {away for other, away in zip(places[:index], found, strict=True) if abs(other - place) < _DOT}
@@ -119,7 +119,7 @@ def _side_by_side(places: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Point:
-    """``low`` and ``high``: where it may be as well."""
+    """``low`` and ``high``: where chance may put the value."""
 
     value: float
     tip: str
@@ -142,7 +142,7 @@ class PointRow:
 
 @dataclass(frozen=True)
 class Axis:
-    """``line``: a value worth a line of its own. Without ``low`` and ``high`` all points are in sight, and zero."""
+    """``line``: a value with a line of its own. Without ``low`` and ``high`` the axis shows zero and all points."""
 
     unit: str = ""
     scale: float = 1.0
@@ -152,7 +152,7 @@ class Axis:
 
 
 def point_chart(rows: Sequence[PointRow], says: str, axis: Axis = Axis()) -> str:
-    """Dots on a line for each row: filled for what was, hollow for what was to be."""
+    """Dots on a line per row: filled for what was measured, hollow for what was expected."""
     values = [value for row in rows for point in row.points for value in (point.value, point.high or point.value)]
     high = axis.high if axis.high is not None else ceiling(max([*values, axis.line or 0.0]) * axis.scale) / axis.scale
     x = Scale(axis.low, high, _GUTTER, WIDTH - _MARGIN)

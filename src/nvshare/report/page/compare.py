@@ -7,17 +7,21 @@ from dataclasses import dataclass
 
 from nvshare.report.page.charts import Axis, Point, PointRow, point_chart
 from nvshare.report.page.kinds import NotAResult, Result
-from nvshare.report.page.parts import Figure, Section, Table, Tile
+from nvshare.report.page.parts import Section, Tile
+from nvshare.report.tables import Figure, Table
 
 BETTER, WORSE, CHANGED, SAME, ONLY_BEFORE, ONLY_AFTER = "better", "worse", "changed", "same", "gone", "new"
 _SERIES = {BETTER: 2, WORSE: 4, CHANGED: 0, SAME: 7}
-_NEGLIGIBLE = 1e-4  # a part of the first: what the last digits may differ by between machines, and nobody cares for
-_NARROWEST, _WIDEST = 0.05, 3.0  # how far the axis goes from 1, at least and at most; what is beyond is at its edge
+_NEGLIGIBLE = 1e-4  # of the first: last digits differ between machines
+_NARROWEST, _WIDEST = (
+    0.05,
+    3.0,
+)  # how far the axis reaches from 1, at least and at most; points beyond are drawn at its edge
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One figure in both results, or in one of them."""
+class Pair:
+    """A figure in both results, or in one of them."""
 
     row: str
     name: str
@@ -33,8 +37,9 @@ class Compared:
 
 
 def judge(before: Figure, after: Figure, noise: float) -> str:
-    """Beyond noise: where both say how far chance reaches, the intervals do not meet; else they differ by more than
-    ``noise``, a part of the first. What differs by next to nothing, or by less than is shown, is the same."""
+    """Whether a figure differs beyond noise. Where both results know how far chance reaches, their intervals must not
+    meet; else the figures must differ by more than ``noise``, a part of the first. A difference that is negligible or
+    not shown is none."""
     if _alike(before, after):
         return SAME
     intervals = (before.low, before.high, after.low, after.high)
@@ -56,7 +61,7 @@ class Comparison:
     before: Result
     after: Result
     noise: float
-    rows: tuple[Compared, ...]
+    rows: tuple[Pair, ...]
 
     def tiles(self) -> list[Tile]:
         count = Counter(row.verdict for row in self.rows)
@@ -91,8 +96,8 @@ class Comparison:
 
 
 def compared(before: Result, after: Result, noise: float, names: tuple[str, str] = ("before", "after")) -> Comparison:
-    """Figures in the order of the first, then those that only the second has. ``NotAResult``: not of one kind, or with
-    nothing in common."""
+    """Compare figures in the order of the first, then those that only the second has. ``NotAResult`` when the results
+    are of different kinds or have no figure in common."""
     if before.kind is not after.kind:
         raise NotAResult(
             f"{names[0]} is of {before.kind.command}, {names[1]} of {after.kind.command}: compare two of a kind"
@@ -109,7 +114,7 @@ def compared(before: Result, after: Result, noise: float, names: tuple[str, str]
             verdict = judge(old, new, noise)
         else:
             verdict = ONLY_AFTER if old is None else ONLY_BEFORE
-        rows.append(Compared(*key, old, new, verdict))
+        rows.append(Pair(*key, old, new, verdict))
     return Comparison(names, before, after, noise, tuple(rows))
 
 
@@ -121,7 +126,7 @@ def _text(figure: Figure | None) -> str:
     return "–" if figure is None else figure.form.format(figure.value)
 
 
-def _ratio(row: Compared) -> str:
+def _ratio(row: Pair) -> str:
     return "–" if row.ratio is None else _ratio_text(row.ratio)
 
 
@@ -136,7 +141,7 @@ def _alike(before: Figure, after: Figure) -> bool:
     return seen and _text(before) == _text(after)
 
 
-def _chart(rows: list[Compared]) -> str:
+def _chart(rows: list[Pair]) -> str:
     lines = []
     for row in rows:
         assert row.before is not None
@@ -153,7 +158,7 @@ def _chart(rows: list[Compared]) -> str:
 
 
 def _reach(before: Figure, after: Figure) -> tuple[float | None, float | None]:
-    """Of the ratio, from both intervals; None where one is not known, or there is no chance in it."""
+    """The interval of the ratio, from both intervals; None where one is not known or both are exact."""
     ends = (before.low, before.high, after.low, after.high)
     if any(end is None or end <= 0 for end in ends) or (before.low == before.high and after.low == after.high):
         return None, None

@@ -1,4 +1,4 @@
-"""Pages of ``nvshare bench compute``: what tasks had of a card's time, against what they were to have."""
+"""Pages of ``nvshare bench compute``: the shares of a card's time that tasks had, against their quotas."""
 
 from __future__ import annotations
 
@@ -6,36 +6,16 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from nvshare.bench.compute.rows import SHOWN_WITHIN
+from nvshare.bench.columns import Row
+from nvshare.bench.compute import rows as bench
+from nvshare.report import tables
 from nvshare.report.page.charts import Axis, Bar, BarRow, Point, PointRow, bar_chart, point_chart
-from nvshare.report.page.parts import Content, Figure, Row, Section, Table, Tile, passed_tile, verdict
-from nvshare.report.page.shapes import Maybe
+from nvshare.report.page.parts import Content, Section, Tile, passed_tile
+from nvshare.report.page.shapes import shape_of
+from nvshare.report.tables import Figure, Table, cells
 
-SHAPE = {
-    "source": str,
-    "machine": {"node": str},
-    "rows": [
-        {
-            "part": str,
-            "what": str,
-            "how": str,
-            "quotas": [Maybe(int)],
-            "expected": [float],
-            "delivered": [float],
-            "of_allowed": Maybe(float),
-            "error_points": Maybe(float),
-            "ok": Maybe(bool),
-            "note": str,
-            "figures": {
-                "solo_drift": Maybe(float),
-                "spread": Maybe(float),
-                "p99_times_solo": Maybe(float),
-                "shown_after_ms": Maybe([Maybe(float)]),
-                "steps": Maybe([(float, float)]),
-            },
-        }
-    ],
-}
+ROW = {**shape_of(bench.Row), "figures": shape_of(bench.Figures)}
+SHAPE = {"source": str, "machine": {"node": str}, "rows": [ROW]}
 _LETTERS = "abcdefgh"
 
 
@@ -60,9 +40,9 @@ def _is_busy_sum(row: Row) -> bool:
 
 
 def _name(row: Row) -> str:
-    """What a row is known by, within its part."""
-    quotas = "/".join("none" if quota is None else str(quota) for quota in row["quotas"])
-    return " ".join(filter(None, [row["what"], quotas, "" if row["how"] == "nvshare" else f"({row['how']})"]))
+    """The name of a row within its part."""
+    how = "" if row["how"] == "nvshare" else f"({row['how']})"
+    return " ".join(filter(None, [row["what"], bench.quotas_text(row["quotas"]), how]))
 
 
 def sections(content: Content) -> Iterator[Section]:
@@ -76,7 +56,7 @@ def sections(content: Content) -> Iterator[Section]:
     changes = [row for row in rows if row["figures"].get("shown_after_ms") is not None]
     if changes:
         yield _changes(changes)
-    yield Section("All rows", table=_table(rows))
+    yield Section("All rows", table=Table.of(rows, cells(bench.Row)))
 
 
 def _against_quotas(rows: Sequence[Row]) -> Section:
@@ -105,7 +85,7 @@ def _against_quotas(rows: Sequence[Row]) -> Section:
 
 
 def _chance(row: Row, share: float) -> tuple[float | None, float | None]:
-    """How far the measurements of the speed alone were apart, a share may be wrong by."""
+    """The interval of a share: the measurements of the speed alone were that far apart."""
     drift = row["figures"].get("solo_drift")
     if drift is None:
         return None, None
@@ -117,7 +97,7 @@ def _key(row: Row) -> str:
 
 
 def ways_to_share(rows: Sequence[Row]) -> Section:
-    """The same tasks natively, under nvshare, and whatever else there is."""
+    """The same tasks natively, under nvshare, and in other ways."""
     lines = []
     for what, members in groupby(rows, key=lambda row: row["what"]):
         for place, row in enumerate(members):
@@ -151,7 +131,7 @@ def _changes(rows: Sequence[Row]) -> Section:
         ]
         never = sum(after is None for after in shown)
         lines.append(PointRow(_key(row), row["what"], points, f"{never} never" if never else "", "value bad"))
-    limit = 1000 * SHOWN_WITHIN
+    limit = 1000 * bench.SHOWN_WITHIN
     axis = Axis(" ms", line=limit)
     lead = "How long after a change of quota the speed shows it."
     return Section("Changes", lead, point_chart(lines, "Delay of changes", axis), [("limit", f"{limit:.0f} ms")])
@@ -161,43 +141,10 @@ def _step(step: Any) -> str:
     return "" if step is None else f"{100 * step[0]:.0f} % to {100 * step[1]:.0f} %: "
 
 
-def _percents(name: str) -> Any:
-    return lambda row: " / ".join(f"{100 * share:.1f}" for share in row[name])
-
-
-def _table(rows: Sequence[Row]) -> Table:
-    return Table.of(
-        rows,
-        (
-            ("part", lambda row: row["part"]),
-            ("what", lambda row: row["what"]),
-            ("how", lambda row: row["how"]),
-            ("quotas", lambda row: " / ".join("none" if quota is None else str(quota) for quota in row["quotas"])),
-            ("expected", _percents("expected")),
-            ("delivered", _percents("delivered")),
-            ("error", lambda row: f"{row['error_points']:.2f}" if row.get("error_points") is not None else ""),
-            ("of allowed", lambda row: f"{100 * row['of_allowed']:.1f} %" if row.get("of_allowed") is not None else ""),
-            ("note", lambda row: row["note"]),
-            ("", lambda row: verdict(row["ok"])),
-        ),
-    )
-
-
 def figures(content: Content) -> Iterator[Figure]:
-    for row in content["rows"]:
-        yield from row_figures(row)
+    return row_figures(content["rows"])
 
 
-def row_figures(row: Row) -> Iterator[Figure]:
+def row_figures(rows: Sequence[Row]) -> Iterator[Figure]:
     """What two results can be compared by."""
-    if row.get("error_points") is not None:
-        drift, error = row["figures"].get("solo_drift"), row["error_points"]
-        chance: tuple[float | None, float | None] = (None, None)
-        if drift is not None:
-            points = 100 * max(row["delivered"], default=0.0) * drift / 2
-            chance = (error - points, error + points)
-        yield Figure(_key(row), "points off the quota", error, -1, "{:.2f}", *chance)
-    if row.get("of_allowed") is not None:
-        yield Figure(_key(row), "of allowed", row["of_allowed"], 1)
-    if row["figures"].get("p99_times_solo") is not None:
-        yield Figure(_key(row), "p99 / solo", row["figures"]["p99_times_solo"], -1)
+    return tables.figures(bench.Row, rows, _key)

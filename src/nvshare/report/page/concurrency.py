@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from nvshare.report.page.parts import Columns, Content, Figure, Section, Table, Tile
-from nvshare.report.page.shapes import Maybe
+from nvshare.acceptance.concurrency.sharing import CardSharing
+from nvshare.report import tables
+from nvshare.report.page.parts import Content, Section, Tile
+from nvshare.report.page.shapes import Maybe, shape_of
+from nvshare.report.page.svg import standalone
 from nvshare.report.page.timeline import Card, timeline_chart
+from nvshare.report.tables import Figure, Table, cells
 
 _SPANS = [(float, float)]
 SHAPE = {
@@ -14,19 +19,7 @@ SHAPE = {
     "verdict": str,
     "expected": Maybe(str),
     "timed": bool,
-    "cards": [
-        {
-            "card": str,
-            "word": str,
-            "tasks": int,
-            "most": int,
-            "together": float,
-            "contended": float,
-            "dropped": int,
-            "left": int,
-            "progress_together": Maybe(float),
-        }
-    ],
+    "cards": [shape_of(CardSharing)],
     "notes": [str],
     "timeline": [{"card": str, "task": str, "on": _SPANS, "waited": _SPANS, "progress": _SPANS}],
 }
@@ -52,7 +45,7 @@ def tiles(content: Content) -> list[Tile]:
 
 
 def sections(content: Content) -> Iterator[Section]:
-    cards, unit = _cards(content), "s" if content["timed"] else "lines"
+    cards = _cards(content)
     if cards:
         legend = [("s0", "on the card"), ("host-note", "pale: waits for it")]
         if any(row["progress"] for row in content["timeline"]):
@@ -60,29 +53,42 @@ def sections(content: Content) -> Iterator[Section]:
         lead = "Who was on which card when, with the part of the time."
         if not content["timed"]:
             lead += " The log has no times: the axis counts its lines, and only their order is judged."
-        yield Section("Timeline", lead, timeline_chart("timeline", cards, unit), legend)
-    yield Section("Cards", table=_table(content))
+        yield Section("Timeline", lead, timeline_chart("timeline", cards, _unit(content)), legend)
+    yield Section("Cards", table=Table.of(_seconds_if_timed(content), cells(CardSharing)))
     if content["notes"]:
         yield Section("Notes", lines=content["notes"])
 
 
+def picture(content: Content, title: str) -> str:
+    """The timeline as an SVG file of its own."""
+    note = f"{title} · filled: on the card, pale: waits for it, thin line: reports progress"
+    return standalone(timeline_chart("timeline", _cards(content), _unit(content), note))
+
+
+def _unit(content: Content) -> str:
+    return "s" if content["timed"] else "lines"
+
+
 def judges(content: Content) -> bool:
-    """Without an expectation nothing passes and nothing fails."""
+    """A result passes or fails only where something was expected."""
     return content.get("expected") is not None
 
 
 def figures(content: Content) -> Iterator[Figure]:
     """Nothing is better or worse here: parallel and serial are both what somebody wanted."""
-    for place, card in enumerate(content["cards"]):
-        row = f"card {place}"  # by its name no two nodes could be compared
-        if content["timed"] and card["contended"]:
-            yield Figure(row, "had by two, of the time wanted by two", card["together"] / card["contended"], 0)
-        for name, words in (("tasks", "tasks"), ("most", "at once, the most"), ("left", "times to the queue")):
-            yield Figure(row, words, float(card[name]), 0, "{:.0f}", card[name], card[name])
+    # A card is known by its place: by its name no two nodes could be compared.
+    places = [{**card, "place": f"card {place}"} for place, card in enumerate(_seconds_if_timed(content))]
+    return tables.figures(CardSharing, places, lambda card: str(card["place"]))
+
+
+def _seconds_if_timed(content: Content) -> list[dict[str, Any]]:
+    """The cards; without times their durations count lines, and are left out."""
+    unknown = {} if content["timed"] else {"together": None, "contended": None}
+    return [{**card, **unknown} for card in content["cards"]]
 
 
 def _cards(content: Content) -> list[Card]:
-    """The rows of the log's story, as timelines have them."""
+    """The rows of the story as cards of a timeline."""
     rows = content["timeline"]
     end = max((span[1] for row in rows for name in ("on", "waited") for span in row[name]), default=0.0)
     names = list(dict.fromkeys(row["card"] for row in rows))
@@ -97,23 +103,3 @@ def _cards(content: Content) -> list[Card]:
         for index, name in enumerate(names)
         if end > 0
     ]
-
-
-def _table(content: Content) -> Table:
-    timed = content["timed"]
-    columns: Columns = (
-        ("card", lambda card: card["card"]),
-        ("verdict", lambda card: card["word"]),
-        ("tasks", lambda card: str(card["tasks"])),
-        ("at once", lambda card: str(card["most"])),
-        ("wanted by two", lambda card: f"{card['contended']:.1f} s" if timed else ""),
-        ("had by two", lambda card: f"{card['together']:.1f} s" if timed else ""),
-        ("DROP_LOCK", lambda card: str(card["dropped"])),
-        ("to the queue", lambda card: str(card["left"])),
-        ("progress together", lambda card: _percent(card.get("progress_together"))),
-    )
-    return Table.of(content["cards"], columns)
-
-
-def _percent(part: float | None) -> str:
-    return "" if part is None else f"{100 * part:.0f} %"

@@ -1,26 +1,18 @@
-"""Pages of ``nvshare bench eviction``: what switches move, against what may be moved."""
+"""Pages of ``nvshare bench eviction``: bytes that switches move, against what they may move."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nvshare.bench.columns import GIB, gib
+from nvshare.bench.eviction import EvictionRow
+from nvshare.report import tables
 from nvshare.report.page.charts import Bar, BarRow, bar_chart
-from nvshare.report.page.moves import MOVED, all_rows, gib
-from nvshare.report.page.parts import (
-    Columns,
-    Content,
-    Figure,
-    Section,
-    Tile,
-    measured,
-    node_title,
-    passed_tile,
-    timelines,
-)
-from nvshare.report.page.shapes import Maybe
-from nvshare.report.page.timeline import GIB
+from nvshare.report.page.parts import NODE, Content, Section, Tile, node_title, passed_tile, timelines
+from nvshare.report.page.timeline import row_shape
+from nvshare.report.tables import Figure, Table, cells
 
-SHAPE = {"source": str, "node": str, "rows": [{"case": str, "bound": int, "largest": Maybe(int), **MOVED}]}
+SHAPE = {**NODE, "rows": [row_shape(EvictionRow)]}
 
 title = node_title
 
@@ -51,14 +43,8 @@ def sections(content: Content) -> Iterator[Section]:
     legend = [("s0", "to the host"), ("s1", "to the card"), ("bound", "what does not fit, and half a GiB")]
     yield Section("Moved per switch", lead, bar_chart(bars, "Bytes moved per switch", " GiB", 1 / GIB), legend)
     yield from timelines(rows, lambda row: str(row["case"]))
-    more: Columns = (
-        ("largest", lambda row: "" if row.get("largest") is None else gib(row["largest"])),
-        ("at most", lambda row: gib(row["bound"])),
-    )
-    yield all_rows(rows, "case", more)
+    yield Section("All rows", table=Table.of(rows, cells(EvictionRow)))
 
 
 def figures(content: Content) -> Iterator[Figure]:
-    for row in content["rows"]:
-        for name, words in (("out_per_switch", "out per switch, GiB"), ("in_per_switch", "in per switch, GiB")):
-            yield measured(content, row["case"], words, row[name] / GIB, -1)
+    return tables.figures(EvictionRow, content["rows"], lambda row: str(row["case"]), content["source"] == "model")

@@ -1,4 +1,4 @@
-"""The kinds of results there are: how each is recognised, shown and compared. A new one is one more entry here."""
+"""The kinds of results: how each is recognised, shown and compared. A new kind is one more entry here."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nvshare.report.page import compute, concurrency, eviction, kube, mission, shapes, stress, swap, verify
-from nvshare.report.page.parts import Content, Figure, Section, Tile
+from nvshare.report.page.parts import Content, Section, Tile
+from nvshare.report.tables import Figure
 
 
 class View(Protocol):
-    """What a module of this folder knows of its kind: which shape its JSON must have, what was measured, the figures
-    worth being large, sections with plots and tables, and what two results are compared by."""
+    """A module of this folder: the shape that the JSON of its kind must have, a title, large figures, sections with
+    plots and tables, and the figures that two results are compared by."""
 
     @property
     def SHAPE(self) -> Mapping[str, Any]: ...
@@ -33,7 +34,7 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class Kind:
-    """``judges``: whether a result passes or fails at all. ``version`` of the layout: another one is not read."""
+    """``judges``: whether a result passes or fails at all. ``version``: of the layout; other versions are not read."""
 
     command: str
     view: View
@@ -55,7 +56,7 @@ KINDS: dict[str, Kind] = {
 
 
 class NotAResult(Exception):
-    """The text says in one line what is wrong with it."""
+    """This is no result; the text says why, in one line."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,12 @@ class Result:
 
 
 def stamped(kind: str, content: Content) -> dict[str, Any]:
-    """A result as it is written: with what it is."""
+    """A result as it is written, with its kind and version."""
     return {"kind": kind, "version": KINDS[kind].version, **content}
 
 
 def recognised(content: Content) -> Result:
-    """A result of ours, or ``NotAResult``."""
+    """The result that this content is, or ``NotAResult``."""
     if not isinstance(content, Mapping) or not isinstance(content.get("kind"), str):
         raise NotAResult("it is not a result of nvshare: it does not say of which kind it is")
     kind = KINDS.get(content["kind"])
@@ -99,7 +100,7 @@ def recognised(content: Content) -> Result:
 
 
 def parsed(text: str) -> Result:
-    """From a file's text; ``NotAResult`` when it is none of ours."""
+    """The result that a file's text is, or ``NotAResult``."""
     if not text.strip():
         raise NotAResult("it is empty")
     try:

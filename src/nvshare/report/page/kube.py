@@ -5,36 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
 
+from nvshare.acceptance.kube_test.plan import Request
 from nvshare.bench import spans
+from nvshare.bench.columns import Row, verdict
+from nvshare.bench.outcome import TaskResult
 from nvshare.bench.spans import Span
-from nvshare.report.page import mission
+from nvshare.report import tables
 from nvshare.report.page.charts import Bar, BarRow, bar_chart, shortened
 from nvshare.report.page.parts import (
     CHECK,
-    Columns,
+    NODE,
     Content,
-    Figure,
-    Row,
     Section,
-    Table,
     Tile,
     check_figures,
-    checks_table,
+    checks_section,
     node_title,
     passed_tile,
-    verdict,
 )
-from nvshare.report.page.shapes import Maybe
+from nvshare.report.page.shapes import Maybe, shape_of
 from nvshare.report.page.timeline import card_shape, series_of, timeline_chart
+from nvshare.report.tables import Cells, Figure, Table, cells
 
 _LETTERS = 14  # of a GPU's name, as in the timeline
 SHAPE = {
-    "source": str,
-    "node": str,
-    "request": {"baseline": bool, "speed": float, "workload": {"name": str}},
+    **NODE,
+    "request": shape_of(Request),
     "passed": bool,
     "rows": [CHECK],
-    "tasks": [{**mission.TASK, "node": Maybe(str)}],
+    "tasks": [{**shape_of(TaskResult), "node": Maybe(str)}],
     "findings": [str],
     "messages": [str],
     "measured": Maybe({"duration_s": float, "its": float, "switches": int}),
@@ -64,7 +63,7 @@ def tiles(content: Content) -> list[Tile]:
 
 
 def sections(content: Content) -> Iterator[Section]:
-    yield Section("Checks", table=checks_table(content["rows"]))
+    yield checks_section(content["rows"])
     cards = [card for card in content["timeline"] if card["seconds"] > 0]
     if cards:
         lead = "Who might use which card when, from the log of its scheduler, with the part of the time."
@@ -88,9 +87,7 @@ def figures(content: Content) -> Iterator[Figure]:
     if measured is not None:
         yield Figure("all pods", "duration, s", measured["duration_s"], -1, "{:.2f}")
         yield Figure("all pods", "it/s", measured["its"], 1, "{:.2f}")
-    for task in content["tasks"]:
-        if task["its"] > 0:
-            yield Figure(task["name"], "it/s", task["its"], 1, "{:.2f}")
+    yield from tables.figures(TaskResult, content["tasks"], lambda task: str(task["name"]))
 
 
 def _as_expected(task: Row) -> bool:
@@ -102,8 +99,7 @@ def _waits(cards: Sequence[Row]) -> bool:
 
 
 def _bars(content: Content) -> Iterator[Section]:
-    """Durations and speeds, each with the statistics of its values; pods stand below their GPU, in the colour of their
-    lane."""
+    """Durations and speeds with their statistics. Pods stand below their GPU, in the colour of their lane."""
     alone = content.get("baseline_s")
     marks = [("whole", alone, f"on a whole GPU: {_seconds(alone)}")] if alone else []
     speed = content["request"]["speed"]
@@ -157,7 +153,7 @@ def _gpus(cards: Sequence[Row], content: Content) -> Table:
         each = [spans.length(Span(*span) for span in task.get("waited") or ()) for task in card["tasks"]]
         return _seconds(fmean(each)) if each else ""
 
-    columns: Columns = (
+    columns: Cells = (
         ("GPU", lambda card: card["gpu"]),
         ("node", lambda card: card.get("node") or ""),
         ("pods", lambda card: str(len(card["tasks"]))),
@@ -174,13 +170,5 @@ def _seconds(value: float) -> str:
 
 
 def _pods(tasks: Sequence[Row]) -> Table:
-    columns: Columns = (
-        ("pod", lambda task: task["name"]),
-        ("node", lambda task: task.get("node") or ""),
-        ("GPU", lambda task: task["gpu"]),
-        ("seconds", lambda task: f"{task['loop_seconds']:.1f}"),
-        ("it/s", lambda task: f"{task['its']:.2f}"),
-        ("status", lambda task: task["status"]),
-        ("", lambda task: verdict(_as_expected(task))),
-    )
-    return Table.of(tasks, columns)
+    placed: Cells = (("node", lambda task: task.get("node") or ""), ("", lambda task: verdict(_as_expected(task))))
+    return Table.of(tasks, [*cells(TaskResult), *placed])

@@ -5,54 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from nvshare import config
+from nvshare.bench import mission
+from nvshare.bench.columns import Row, seconds_text
+from nvshare.bench.outcome import PLAIN
+from nvshare.report import tables
 from nvshare.report.page.charts import Axis, Bar, BarRow, Point, PointRow, bar_chart, point_chart
-from nvshare.report.page.parts import (
-    Content,
-    Figure,
-    Row,
-    Section,
-    Table,
-    Tile,
-    measured,
-    node_title,
-    passed_tile,
-    timelines,
-    verdict,
-)
-from nvshare.report.page.shapes import Maybe
-from nvshare.report.page.timeline import card_shape, series_of
-from nvshare.report.text import seconds_text
+from nvshare.report.page.parts import NODE, Content, Section, Tile, node_title, passed_tile, timelines
+from nvshare.report.page.timeline import row_shape, series_of
+from nvshare.report.tables import Figure, Table, cells
 
-PLAIN = "plain"
-TASK = {"name": str, "gpu": str, "status": str, "expected": str, "loop_seconds": float, "its": float}
-SHAPE = {
-    "source": str,
-    "node": str,
-    "findings": [str],
-    "rows": [
-        {
-            "name": str,
-            "title": str,
-            "passed": bool,
-            "has_survivor": bool,
-            "tasks": int,
-            "gpus": int,
-            "mode": str,
-            "workload": str,
-            "duration_s": float,
-            "baseline_s": float,
-            "ratio": float,
-            "swapped_bytes": int,
-            "switches": int,
-            "its": float,
-            "details": [TASK],
-            "timeline": [card_shape()],
-            "survivor_s": Maybe(float),
-            "survivor_limit_s": Maybe(float),
-            "model_ratio": Maybe(float),
-        }
-    ],
-}
+SHAPE = {**NODE, "findings": [str], "rows": [row_shape(mission.Row)]}
 
 
 title = node_title
@@ -83,11 +45,11 @@ def sections(content: Content) -> Iterator[Section]:
         yield _ratios(whole)
         yield _speeds(whole)
     yield from timelines(shared, lambda row: f"test {row['name']}, {row['title']}")
-    yield Section("All rows", "Durations are those of the tasks' own loops.", table=_table(rows))
+    yield Section("All rows", "Durations are those of the tasks' own loops.", table=Table.of(rows, cells(mission.Row)))
 
 
 def _whole(rows: Sequence[Row]) -> list[Row]:
-    """Those whose durations say something: everybody stayed to the end."""
+    """The rows whose tasks all stayed to the end: their durations can be compared."""
     return [row for row in rows if not row["has_survivor"] and row["ratio"] > 0 and row["gpus"] > 0]
 
 
@@ -127,42 +89,8 @@ def _speeds(rows: Sequence[Row]) -> Section:
     return Section("Speeds", lead, point_chart(lines, "Speed of each task", axis), [("limit", "alone on the card")])
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    return Table.of(
-        rows,
-        (
-            ("test", lambda row: row["name"]),
-            ("what", lambda row: row["title"]),
-            ("mode", lambda row: row["mode"]),
-            ("tasks", lambda row: str(row["tasks"])),
-            ("duration", lambda row: seconds_text(row["duration_s"])),
-            ("baseline", lambda row: seconds_text(row["baseline_s"])),
-            ("ratio", lambda row: f"{row['ratio']:.3f}"),
-            ("model", lambda row: f"{row['model_ratio']:.3f}" if row.get("model_ratio") else ""),
-            ("moved", lambda row: config.format_size(row["swapped_bytes"]) if row["swapped_bytes"] else "–"),
-            ("switches", lambda row: str(row["switches"])),
-            ("survivor", _survivor),
-            ("", lambda row: verdict(row["passed"])),
-        ),
-    )
-
-
-def _survivor(row: Row) -> str:
-    if not row["has_survivor"]:
-        return ""
-    return "never" if row.get("survivor_s") is None else f"{row['survivor_s']:.2f} s"
-
-
 def figures(content: Content) -> Iterator[Figure]:
-    for row in content["rows"]:
-        test = f"test {row['name']}"
-        if row["has_survivor"]:
-            if row.get("survivor_s") is not None:
-                yield measured(content, test, "survivor, s", row["survivor_s"], -1, "{:.2f}")
-        elif row["mode"] == PLAIN:
-            yield measured(content, f"{test} {row['workload']}", "duration, s", row["duration_s"], -1, "{:.2f}")
-        else:
-            yield measured(content, test, "ratio", row["ratio"], -1)
-            if row["switches"]:
-                moved = row["swapped_bytes"] / row["switches"] / (1 << 30)
-                yield measured(content, test, "moved per switch, GiB", moved, -1, "{:.2f}")
+    def name(row: Row) -> str:
+        return f"test {row['name']}" + (f" {row['workload']}" if row["mode"] == PLAIN else "")
+
+    return tables.figures(mission.Row, content["rows"], name, content["source"] == "model")

@@ -1,16 +1,18 @@
-"""One HTML file with everything in it: it needs no network, and forbids it to itself."""
+"""A page is one HTML file with everything in it. It loads nothing, and its policy forbids it to."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.resources import files
 
 from nvshare import __version__
+from nvshare.bench.columns import BAD, GOOD
 from nvshare.report.page.compare import Comparison
 from nvshare.report.page.kinds import Result
-from nvshare.report.page.parts import BAD, GOOD, Section, Table, Tile
+from nvshare.report.page.parts import Section, Tile
+from nvshare.report.page.svg import asset
+from nvshare.report.tables import Table
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _NUMBER = re.compile(r"^[+-]?\d[\d.,]*( ?(%|s|B|[KMGT]iB|GB/s|it/s|×))?$|^–?$")
@@ -25,7 +27,7 @@ _VERDICTS = {GOOD: "good", BAD: "bad", "better": "good", "worse": "bad"}
 
 
 def result_page(result: Result) -> str:
-    """One result."""
+    """The page of one result."""
     content = result.content
     tiles = result.kind.view.tiles(content)
     sections = list(result.kind.view.sections(content))
@@ -46,7 +48,7 @@ def _verdict(result: Result, tiles: Sequence[Tile]) -> str:
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """Two results of a kind."""
+    """The page of two results of one kind."""
     before, after = comparison.before, comparison.after
     about = _source(after.source) if before.source == after.source else _source(before.source) + _source(after.source)
     names = f"{comparison.names[0]} → {comparison.names[1]}"
@@ -59,8 +61,7 @@ def comparison_page(comparison: Comparison) -> str:
 def _document(
     name: str, command: str, title: str, about: str, tiles: Sequence[Tile], sections: Iterable[Section]
 ) -> str:
-    here = files(__package__)
-    style, script = (here.joinpath(file).read_text(encoding="utf-8") for file in ("page.css", "page.js"))
+    style, script = asset("page.css"), asset("page.js")
     return "".join(
         (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',

@@ -1,10 +1,14 @@
-"""Whether parsed JSON has a shape, and if not, where it differs, in words."""
+"""The shape of JSON that a class is written as, and whether parsed JSON has it; if not, where it differs, in words."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from nvshare.bench.columns import hints
 
 _LARGEST = 1 << 63  # what machines count with
 _NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
@@ -22,6 +26,29 @@ class Each:
     """An object with any names, all of whose values have this shape."""
 
     shape: Any
+
+
+def shape_of(kind: Any) -> Any:
+    """What JSON must have of a value of this type; see ``problem``."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if is_dataclass(kind) and isinstance(kind, type):
+        return {name: shape_of(hint) for name, hint in hints(kind)}
+    if is_typeddict(kind):
+        return {name: Maybe(shape_of(hint)) for name, hint in get_type_hints(kind).items()}
+    if origin is Annotated:
+        return shape_of(inner[0])
+    if origin in (Union, UnionType):
+        (known,) = (each for each in inner if each is not NoneType)
+        return Maybe(shape_of(known))
+    if origin is tuple and Ellipsis not in inner:
+        return tuple(map(shape_of, inner))
+    if origin in (tuple, list, Sequence):
+        return [shape_of(inner[0])]
+    if origin in (dict, Mapping):
+        return dict if inner[1] is Any else Each(shape_of(inner[1]))
+    if isinstance(kind, type) and issubclass(kind, tuple):
+        return tuple(map(shape_of, get_type_hints(kind).values()))
+    return kind
 
 
 def problem(value: Any, shape: Any, where: str = "") -> str | None:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from nvshare.acceptance.stress.verdicts import Figures
+from nvshare.bench.columns import Row
+from nvshare.report import tables
 from nvshare.report.page.charts import Axis, Bar, BarRow, Point, PointRow, bar_chart, point_chart
-from nvshare.report.page.parts import (
-    Content,
-    Figure,
-    Row,
-    Section,
-    Table,
-    Tile,
-    passed_figure,
-    passed_tile,
-    timelines,
-    verdict,
-)
-from nvshare.report.page.shapes import Maybe
+from nvshare.report.page.parts import Content, Section, Tile, check_figures, checks_section, passed_tile, timelines
+from nvshare.report.page.shapes import Maybe, shape_of
 from nvshare.report.page.svg import colour
 from nvshare.report.page.timeline import card_shape
+from nvshare.report.tables import Figure
 
 SHAPE = {
     "source": str,
@@ -29,7 +23,7 @@ SHAPE = {
     "verdicts": [{"name": str, "passed": Maybe(bool), "detail": str}],
     "faults": [{"name": str, "survived": Maybe(bool), "detail": str, "seconds": float}],
     "workers": [{"worker": int, "ok": bool, "ops": Maybe(float), "seconds": Maybe(float), "uuid": Maybe(str)}],
-    "figures": dict.fromkeys(("ops_per_second", "quota_percent", "lease_wait_p50_s", "lease_wait_p99_s"), Maybe(float)),
+    "figures": shape_of(Figures),
     "occupied": [float],
     "timeline": [card_shape()],
 }
@@ -54,7 +48,7 @@ def tiles(content: Content) -> list[Tile]:
 
 
 def sections(content: Content) -> Iterator[Section]:
-    yield _verdicts(content["verdicts"], content["faults"])
+    yield checks_section(_checks(content), "Verdicts")
     quota = content["figures"].get("quota_percent")
     if content["occupied"] and quota is not None:
         yield _shares(content["occupied"], quota)
@@ -64,12 +58,14 @@ def sections(content: Content) -> Iterator[Section]:
     yield from timelines([{"name": "stress", **content}], lambda row: "all workers")
 
 
-def _verdicts(verdicts: Sequence[Row], faults: Sequence[Row]) -> Section:
-    lines = [
-        *([entry["name"], entry["detail"], verdict(entry["passed"])] for entry in verdicts),
-        *([f"fault: {fault['name']}", fault["detail"], verdict(fault["survived"])] for fault in faults),
-    ]
-    return Section("Verdicts", table=Table(("check", "seen", ""), lines))
+def _checks(content: Content) -> list[Mapping[str, Any]]:
+    """Verdicts and faults as rows of findings."""
+    verdicts = [_check(one["name"], one["passed"], one) for one in content["verdicts"]]
+    return verdicts + [_check(f"fault: {one['name']}", one["survived"], one) for one in content["faults"]]
+
+
+def _check(name: str, ok: bool | None, told: Row) -> dict[str, Any]:
+    return {"check": name, "expected": "", "seen": told["detail"], "ok": ok, "seconds": told.get("seconds")}
 
 
 def _shares(occupied: list[float], quota: float) -> Section:
@@ -102,17 +98,5 @@ def _speeds(workers: list[Row], cards: list[str]) -> Section:
 
 
 def figures(content: Content) -> Iterator[Figure]:
-    for entry in content["verdicts"]:
-        if entry["passed"] is not None:
-            yield passed_figure(entry["name"], entry["passed"])
-    for fault in content["faults"]:
-        if fault["survived"] is not None:
-            yield passed_figure(f"fault: {fault['name']}", fault["survived"])
-    for name, words, better in (
-        ("ops_per_second", "operations/s", 1),
-        ("lease_wait_p50_s", "wait for a lease, median, s", -1),
-        ("lease_wait_p99_s", "wait for a lease, 99th percentile, s", -1),
-    ):
-        value = content["figures"].get(name)
-        if value is not None:
-            yield Figure("all workers", words, value, better)
+    yield from check_figures(_checks(content))
+    yield from tables.figures(Figures, [content["figures"]], lambda row: "all workers")

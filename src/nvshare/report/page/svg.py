@@ -1,4 +1,4 @@
-"""Scales, axes and marks as SVG text. Colours are classes: the page knows what they are by day and by night."""
+"""Scales, axes and marks as SVG text. Colours are CSS classes, for light and dark pages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from importlib.resources import files
 
 Data = dict[str, str | float | None]  # attributes of an element
 SERIES = 8  # colours that the page has; after that they begin again
@@ -14,13 +15,13 @@ _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 def number(value: float) -> str:
-    """A coordinate: as short as can be."""
+    """A coordinate in as few letters as possible."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def tag(name: str, *content: str, **attributes: str | float | None) -> str:
-    """An element. ``data_row="x"`` is written ``data-row="x"``, ``class_`` is ``class``; None: not at all. Content is
-    markup, attributes are text: they are escaped here."""
+    """An element. ``data_row="x"`` is written as ``data-row="x"``, ``class_`` as ``class``; None is left out. Content
+    is markup; attributes are text and are escaped here."""
     written = []
     for key, value in attributes.items():
         if value is not None:
@@ -37,7 +38,7 @@ def colour(index: int) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to places."""
+    """Maps values to coordinates."""
 
     low: float
     high: float
@@ -49,7 +50,7 @@ class Scale:
         return self.start + (value - self.low) / span * (self.end - self.start)
 
     def inside(self, value: float) -> float:
-        """The same; what is out of sight is at the edge."""
+        """The same, but values out of range are at the edge."""
         return self(min(max(value, self.low), self.high))
 
     def ticks(self, about: int = 6) -> list[float]:
@@ -57,7 +58,7 @@ class Scale:
 
 
 def ticks(low: float, high: float, about: int = 6) -> list[float]:
-    """Round values within a range, about so many."""
+    """About so many round values within a range."""
     if not high > low:
         return [low]
     raw = (high - low) / about
@@ -77,7 +78,7 @@ def ceiling(value: float, about: int = 6) -> float:
 
 
 def _round(value: float) -> float:
-    """Without the digits that sums leave behind."""
+    """Without rounding errors of sums."""
     return float(f"{value:.10g}")
 
 
@@ -99,7 +100,7 @@ class Drawing:
         self.add(tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_))
 
     def bar(self, x: float, y: float, width: float, height: float, class_: str, **data: str | float | None) -> None:
-        """A bar that can be seen however short it is; ``width`` may go either way."""
+        """A bar, never too short to be seen; ``width`` may be negative."""
         left, wide = min(x, x + width), max(abs(width), 0.75)
         self.add(tag("rect", x=left, y=y, width=wide, height=height, rx=2.0, class_=f"mark {class_}", **data))
 
@@ -107,7 +108,7 @@ class Drawing:
         self.add(tag("circle", cx=x, cy=y, r=radius, class_=f"mark {class_}", **data))
 
     def interval(self, low: float, high: float, y: float, class_: str = "interval") -> None:
-        """Whiskers along x."""
+        """A horizontal interval with whiskers."""
         self.line(low, y, high, y, class_)
         for end in (low, high):
             self.line(end, y - 4, end, y + 4, class_)
@@ -118,19 +119,19 @@ class Drawing:
         class_: str,
         **data: str | float | None,
     ) -> None:
-        """Between two lines: (x, lower y, upper y), from left to right."""
+        """The area between two lines; points are (x, lower y, upper y), from left to right."""
         there = " L".join(f"{number(x)} {number(upper)}" for x, _, upper in points)
         back = " L".join(f"{number(x)} {number(lower)}" for x, lower, _ in reversed(points))
         self.add(tag("path", d=f"M{there} L{back} Z", class_=f"mark {class_}", **data))
 
     def x_axis(self, scale: Scale, top: float, bottom: float, unit: str = "", form: str = "{:g}") -> None:
-        """Grid lines down the plot, behind everything, and their values below it."""
+        """Vertical grid lines behind everything, with their values below."""
         for value in scale.ticks():
             self.parts.insert(0, tag("line", x1=scale(value), y1=top, x2=scale(value), y2=bottom, class_="grid"))
             self.text(scale(value), bottom + 18, form.format(value) + unit, "tick", "middle")
 
     def render(self, says: str) -> str:
-        """The whole picture; ``says`` is what it shows, for those who cannot see it."""
+        """The whole picture; ``says`` describes it for screen readers."""
         return tag(
             "svg",
             *self.parts,
@@ -138,3 +139,14 @@ class Drawing:
             role="img",
             aria_label=says,
         )
+
+
+def asset(name: str) -> str:
+    """A file that pages are made with."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def standalone(picture: str) -> str:
+    """A picture as a file of its own, in the colours of pages."""
+    head, _, rest = picture.partition(">")
+    return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{escape(asset("page.css"))}</style>{rest}'

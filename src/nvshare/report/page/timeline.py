@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nvshare.bench.columns import GIB
+from nvshare.bench.history import CardHistory, TaskHistory
 from nvshare.report.page.charts import shortened
-from nvshare.report.page.shapes import Maybe
+from nvshare.report.page.shapes import Maybe, shape_of
 from nvshare.report.page.svg import WIDTH, Data, Drawing, Scale, colour, tag
 
 Card = Mapping[str, Any]  # a CardHistory, as JSON has it
-GIB = 1 << 30
 _GUTTER = 190.0
 _MARGIN = 58.0
 _LANE = 24.0
@@ -26,21 +27,24 @@ _LETTERS = 27
 
 
 def card_shape() -> dict[str, Any]:
-    """What JSON must have of a card's history."""
-    spans = [(float, float)]
-    task = {"task": str, "held": spans, "waited": Maybe(spans), "memory": [(float, int, int)]}
-    card = {"gpu": str, "index": int, "capacity": int, "seconds": float, "resolution_s": float, "tasks": [task]}
-    return {**card, "node": Maybe(str)}
+    """What JSON must have of a card's history. Some results also know who waited, or on which node the card is."""
+    task = {**shape_of(TaskHistory), "waited": Maybe([(float, float)])}
+    return {**shape_of(CardHistory), "tasks": [task], "node": Maybe(str)}
+
+
+def row_shape(kind: type) -> dict[str, Any]:
+    """What JSON must have of a row with a timeline."""
+    return {**shape_of(kind), "timeline": [card_shape()]}
 
 
 def series_of(cards: Sequence[Card]) -> dict[str, int]:
-    """Which colour each task has, in every plot of a run: in the order of the lanes."""
+    """The colour of each task in all plots of a run, in the order of the lanes."""
     return {name: place for place, name in enumerate(task["task"] for card in cards for task in card["tasks"])}
 
 
 def lanes_only(spans: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> list[Card]:
-    """Cards of whose tasks nothing is known but when they had them: from cards to tasks to times. A card without a
-    name is any."""
+    """Cards of which only the turns of their tasks are known: times by card and task. A card without a name may be any
+    card."""
     end = max((float(span[1]) for tasks in spans.values() for each in tasks.values() for span in each), default=0.0)
     return [
         {
@@ -55,8 +59,9 @@ def lanes_only(spans: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> 
     ]
 
 
-def timeline_chart(row: str, cards: Sequence[Card], unit: str = "s") -> str:
-    """Of one run. Tasks may have times in which they ``waited``, and in which they made ``progress``."""
+def timeline_chart(row: str, cards: Sequence[Card], unit: str = "s", note: str = "") -> str:
+    """The timeline of one run. Tasks may have ``waited`` and ``progress`` spans beside those in which they ``held`` the
+    card. ``note`` is written below."""
     seconds = max(card["seconds"] for card in cards)
     x = Scale(0.0, seconds, _GUTTER, WIDTH - _MARGIN)
     drawing, y, series = Drawing(), 0.0, series_of(cards)
@@ -70,6 +75,9 @@ def timeline_chart(row: str, cards: Sequence[Card], unit: str = "s") -> str:
             y = _memory(drawing, x, y + 10, row, card, series)
         y += 22
     drawing.x_axis(x, 26 if cards[0]["gpu"] else 0, y - 12, f" {unit}")
+    if note:
+        y += 24
+        drawing.text(0, y + 8, note, "tick")
     drawing.height = y + 14
     return drawing.render(f"Timeline of {row}: which task had which card when, and where its memory was")
 
@@ -105,7 +113,7 @@ def _lanes(drawing: Drawing, x: Scale, y: float, row: str, card: Card, series: M
 
 
 def _memory(drawing: Drawing, x: Scale, y: float, row: str, card: Card, series: Mapping[str, int]) -> float:
-    """Bytes on the card go up from the middle line, bytes on the host down."""
+    """Draw memory: bytes on the card above the middle line, bytes on the host below it."""
     moments = sorted({0.0, *(at for task in card["tasks"] for at, _, _ in task["memory"])})
     sizes = [[_at(task["memory"], moment) for moment in moments] for task in card["tasks"]]
     most_on_host = max((sum(size[1] for size in each) for each in zip(*sizes, strict=True)), default=0)

@@ -5,40 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from nvshare.bench.compute.rows import Row
 from nvshare.report.page import compute
 from nvshare.report.page.parts import (
     CHECK,
-    Columns,
+    NODE,
     Content,
-    Figure,
     Section,
-    Table,
     Tile,
     check_figures,
-    checks_table,
+    checks_section,
     node_title,
     passed_tile,
 )
-from nvshare.report.page.shapes import Each, Maybe
+from nvshare.report.page.shapes import Maybe
 from nvshare.report.page.timeline import lanes_only, timeline_chart
+from nvshare.report.tables import Figure, Table, cells
 
-SHAPE = {
-    "source": str,
-    "node": str,
-    "rows": [
-        {**CHECK, "timeline": Maybe(Each([(float, float)]))}  # by task
-    ],
-    "compare": Maybe(compute.SHAPE["rows"]),
-}
+SHAPE = {**NODE, "rows": [CHECK], "compare": Maybe([compute.ROW])}
 title = node_title
-
-
-_WAYS: Columns = (
-    ("tasks", lambda row: row["what"]),
-    ("how", lambda row: row["how"]),
-    ("speeds", lambda row: " / ".join(f"{100 * share:.1f} %" for share in row["delivered"])),
-    ("together", lambda row: f"{100 * sum(row['delivered']):.1f} %"),
-)
 
 
 def tiles(content: Content) -> list[Tile]:
@@ -52,10 +37,10 @@ def tiles(content: Content) -> list[Tile]:
 
 def sections(content: Content) -> Iterator[Section]:
     rows = content["rows"]
-    yield Section("Checks", table=checks_table(rows))
+    yield checks_section(rows)
     compared = [row for row in content.get("compare") or () if row["delivered"]]
     if compared:
-        yield replace(compute.ways_to_share(compared), table=Table.of(compared, _WAYS))
+        yield replace(compute.ways_to_share(compared), table=Table.of(compared, cells(Row)))
     for row in rows:
         cards = lanes_only({"": row.get("timeline") or {}})
         if cards:
@@ -65,5 +50,4 @@ def sections(content: Content) -> Iterator[Section]:
 
 def figures(content: Content) -> Iterator[Figure]:
     yield from check_figures(content["rows"])
-    for row in content.get("compare") or ():
-        yield from compute.row_figures(row)
+    yield from compute.row_figures(content.get("compare") or ())

@@ -1,4 +1,4 @@
-"""How results are written: JSON for people too, with lists of plain values on one line."""
+"""JSON that people can read: lists of plain values stand on one line."""
 
 from __future__ import annotations
 

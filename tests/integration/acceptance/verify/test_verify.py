@@ -70,8 +70,8 @@ def test_a_broken_scheduler_fails_the_check_that_it_breaks(what: str) -> None:
     with venues.simulated("2xT4", 1.0, "broken", card_memory=CARD_MEMORY) as venue:
         broken = replace(venue, scheduler=(str(BROKEN), what))
         (finding,) = verify(broken, checks=[check], seconds=SECONDS, attempts=1)
-    assert (finding.check, finding.ok) == (check, False), finding.verdict.seen
-    assert re.search(seen, finding.verdict.seen)
+    assert (finding.check, finding.ok) == (check, False), finding.seen
+    assert re.search(seen, finding.seen)
 
 
 def until(process: subprocess.Popen[str], satisfied: Callable[[str], bool]) -> None:

@@ -1,4 +1,4 @@
-"""What came of a test: the report's lines, verdicts and sentences, and the same for machines. Pure, but for a file."""
+"""The report of a kube-test: its tasks, findings and sentences, as text and JSON; and a baseline from a file."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from nvshare.acceptance import runner
+from nvshare.acceptance.finding import Finding
 from nvshare.acceptance.kube_test.evidence import Evidence, PodSeen
 from nvshare.acceptance.kube_test.holding import holdings, switches
 from nvshare.acceptance.kube_test.plan import Request
 from nvshare.acceptance.kube_test.run import ended_badly
-from nvshare.acceptance.kube_test.verdicts import EXPECTED, judge, sharing
-from nvshare.acceptance.stress.verdicts import Verdict
+from nvshare.acceptance.kube_test.verdicts import judge, sharing
 from nvshare.bench.mission import Row, make_row
 from nvshare.bench.outcome import Outcome, TaskResult
 from nvshare.bench.spans import Span
+from nvshare.report.findings import finding_line
 from nvshare.report.page.kinds import KINDS, NotAResult, parsed
 from nvshare.report.sentences import pod_findings
 from nvshare.report.text import RULE, task_report
@@ -23,7 +25,6 @@ from nvshare.report.text import RULE, task_report
 KIND = "kube-test"
 _TEST = 0
 SOURCE = "kubernetes"
-_WORDS = {True: "PASS", False: "FAIL", None: "SKIP"}
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Result:
     request: Request
     tasks: tuple[TaskResult, ...]
     nodes: tuple[str, ...]  # of the tasks
-    verdicts: tuple[Verdict, ...]
-    findings: tuple[str, ...]
+    verdicts: tuple[Finding, ...]
+    sentences: tuple[str, ...]
     messages: tuple[str, ...]
     row: Row | None
     baseline_s: float | None
@@ -40,13 +41,13 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        return all(verdict.passed is not False for verdict in self.verdicts)
+        return runner.passed(self.verdicts)
 
     def text(self) -> str:
         """The whole report."""
-        verdicts = (f"[{_WORDS[one.passed]}] {one.name}: {one.detail}" for one in self.verdicts)
+        verdicts = map(finding_line, self.verdicts)
         word = "PASSED" if self.passed else "FAILED"
-        return "\n".join([task_report(self.tasks), *self.messages, RULE, *self.findings, *verdicts, word])
+        return "\n".join([task_report(self.tasks), *self.messages, RULE, *self.sentences, *verdicts, word])
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -54,19 +55,13 @@ class Result:
             "request": asdict(self.request),
             "passed": self.passed,
             "tasks": [{**asdict(task), "node": node} for task, node in zip(self.tasks, self.nodes, strict=True)],
-            "rows": [_check(verdict) for verdict in self.verdicts],
-            "findings": list(self.findings),
+            "rows": [verdict.to_dict() for verdict in self.verdicts],
+            "findings": list(self.sentences),
             "messages": list(self.messages),
             "measured": None if self.row is None else self.row.to_dict(),
             "baseline_s": self.baseline_s,
             "timeline": self.timeline,
         }
-
-
-def _check(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as all reports of checks have it."""
-    expected = EXPECTED[verdict.name]
-    return {"check": verdict.name, "expected": expected, "seen": verdict.detail, "ok": verdict.passed, "seconds": None}
 
 
 def result(request: Request, evidence: Evidence, baseline_s: float | None) -> Result:
@@ -77,7 +72,7 @@ def result(request: Request, evidence: Evidence, baseline_s: float | None) -> Re
         tasks=tasks,
         nodes=tuple(pod.state.node for pod in evidence.pods),
         verdicts=tuple(judge(request, evidence)),
-        findings=tuple(pod_findings(row, baseline_s is not None) if row else ()),
+        sentences=tuple(pod_findings(row, baseline_s is not None) if row else ()),
         messages=tuple(ended_badly(evidence.pods)),
         row=row,
         baseline_s=baseline_s,
@@ -86,7 +81,7 @@ def result(request: Request, evidence: Evidence, baseline_s: float | None) -> Re
 
 
 def _row(request: Request, evidence: Evidence, tasks: Sequence[TaskResult], baseline_s: float | None) -> Row | None:
-    """None where no pod was to finish a workload."""
+    """The test as a row of the bench; None where no pod should finish a workload."""
     if request.dynamic or not any(task.expected == "PASS" for task in tasks):
         return None
     turns = sum(switches(present) for _, _, _, present in sharing(evidence))
@@ -98,7 +93,7 @@ def _row(request: Request, evidence: Evidence, tasks: Sequence[TaskResult], base
 
 
 def _timeline(evidence: Evidence) -> list[dict[str, Any]]:
-    """Who had which card when, and who waited for it, in seconds since the first of them wanted any."""
+    """Who had which card when and who waited for it, in seconds since the first task wanted one."""
     per_gpu = evidence.per_gpu()
     had = {client: holding for node in evidence.nodes for client, holding in holdings(node.log).items()}
     lives = {

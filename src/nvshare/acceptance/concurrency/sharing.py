@@ -1,49 +1,63 @@
-"""Parallel, serial or mixed, with the evidence. Pure."""
+"""How tasks shared their cards: parallel, serial or mixed. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from nvshare.acceptance.concurrency.story import Story, Task, Unreadable
 from nvshare.bench import spans
+from nvshare.bench.columns import Column, Compared, Row, percent
 from nvshare.bench.spans import Span
 
 PARALLEL, SERIAL, MIXED = "parallel", "serial", "mixed"
-UNCLEAR = "unclear"  # of one card beside others
-_MOST, _LEAST = 0.9, 0.1  # of the time in which two or more wanted the card
-_ENOUGH = 1.0  # seconds together, of tasks whose log ends before they do
-_HARDLY = 0.01  # of it: that long two may seem to be on at once when the one follows the other
+UNCLEAR = "unclear"  # one card among others
+_MOST, _LEAST = 0.9, 0.1  # of the time in which two or more tasks wanted the card
+_ENOUGH = 1.0  # seconds that tasks must meet if the log ends before they do
+_HARDLY = 0.01  # of the contended time; one task that follows another may seem to overlap so long
+
+
+def _counted(name: str) -> Compared:
+    """A count in which there is no chance, and more is neither better nor worse."""
+    return Compared(name, 0, "{:.0f}", chance=lambda card: 0.0)
+
+
+def _part(card: Row) -> float | None:
+    return card["together"] / card["contended"] if card["contended"] else None
+
+
+_PART = Compared("had by two, of the time wanted by two", 0, value=_part)
 
 
 @dataclass(frozen=True)
-class CardVerdict:
-    """``together`` and ``contended``: how long two or more were on, and how long two or more wanted to be."""
+class CardSharing:
+    """``together``: how long two or more tasks had the card. ``contended``: how long two or more wanted it."""
 
-    card: str
-    word: str
-    tasks: int
-    most: int
-    together: float
-    contended: float
-    dropped: int
-    left: int
-    progress_together: float | None  # part of the time in which two or more reported progress at all
+    card: Annotated[str, Column("card")]
+    word: Annotated[str, Column("verdict")]
+    tasks: Annotated[int, Column("tasks", compared=_counted("tasks"))]
+    most: Annotated[int, Column("at once", compared=_counted("at once, the most"))]
+    together: Annotated[float, Column("had by two", "{:.1f} s", compared=_PART)]
+    contended: Annotated[float, Column("wanted by two", "{:.1f} s")]
+    dropped: Annotated[int, Column("DROP_LOCK")]
+    left: Annotated[int, Column("to the queue", compared=_counted("times to the queue"))]
+    # Part of the time in which two or more reported progress at all.
+    progress_together: Annotated[float | None, Column("progress together", percent)]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Sharing:
     word: str
     timed: bool
-    cards: Sequence[CardVerdict]
+    cards: Sequence[CardSharing]
 
     def to_dict(self) -> dict[str, Any]:
         return {"verdict": self.word, "timed": self.timed, "cards": [vars(card) for card in self.cards]}
 
 
-def judge(story: Story) -> Verdict:
-    """``Unreadable`` where no two tasks were on a card at the same time or waited for it, or only just."""
+def judge(story: Story) -> Sharing:
+    """``Unreadable`` where no two tasks met on a card, or only just before the log ends."""
     if len(story.tasks) < 2:
         count = "one task" if story.tasks else "no task"
         raise Unreadable(f"{count} in these logs: two or more are needed to tell how they share a card")
@@ -54,10 +68,10 @@ def judge(story: Story) -> Verdict:
     words = {card.word for card in judged if card.word != UNCLEAR}
     if not words:
         raise Unreadable(_too_little(story, judged))
-    return Verdict(words.pop() if len(words) == 1 else MIXED, story.timed, judged)
+    return Sharing(words.pop() if len(words) == 1 else MIXED, story.timed, judged)
 
 
-def _card(story: Story, card: str) -> CardVerdict | None:
+def _card(story: Story, card: str) -> CardSharing | None:
     tasks = story.on_card(card)
     wanting = [spans.merged([*task.on, *task.waited]) for task in tasks]
     contended = spans.length(spans.at_once(wanting))
@@ -72,14 +86,14 @@ def _card(story: Story, card: str) -> CardVerdict | None:
     word = _timed(together / contended, left, progress) if story.timed else _ordered(most, left)
     if word == PARALLEL and _just_met(tasks, contended, story.timed):
         word = UNCLEAR
-    return CardVerdict(
+    return CardSharing(
         card, word, len(tasks), most, together, contended, sum(task.dropped for task in tasks), left, progress
     )
 
 
 def _just_met(tasks: Sequence[Task], contended: float, timed: bool) -> bool:
-    """Whether the log ends so soon after two came together that one may still have to leave. Without times: before any
-    has ended or left, for then nobody knows how long that is."""
+    """Whether the log ends so soon after two tasks met that one may still have to leave. Without times: before any of
+    them has ended or left."""
     if sum(task.goes_on for task in tasks) < 2:
         return False
     if timed:
@@ -87,7 +101,7 @@ def _just_met(tasks: Sequence[Task], contended: float, timed: bool) -> bool:
     return all(task.goes_on and not task.dropped and not task.left for task in tasks)
 
 
-def _too_little(story: Story, cards: Sequence[CardVerdict]) -> str:
+def _too_little(story: Story, cards: Sequence[CardSharing]) -> str:
     if not story.timed:
         return (
             "too little to tell: the log has no times and ends before any of the tasks that met has ended or left the "
@@ -115,24 +129,8 @@ def _ordered(most: int, left: int) -> str:
 
 
 def _progress_together(tasks: Sequence[Task]) -> float | None:
-    """While two or more were between their first and last report."""
+    """The part of the time between first and last reports in which two or more made progress at once."""
     reported = [task.progress for task in tasks if task.progress]
     whole = [[Span(each[0].begin, each[-1].end)] for each in reported]
     both = spans.length(spans.at_once(whole))
     return spans.length(spans.at_once(reported)) / both if both else None
-
-
-def evidence(verdict: Verdict) -> list[str]:
-    """What the verdict is made of, a line or two for each card."""
-    lines = []
-    for card in verdict.cards:
-        said = f"{card.card}: {card.word}; {card.tasks} tasks, at most {card.most} on at once, "
-        said += f"{card.dropped} DROP_LOCK, {card.left} times from the card to the queue"
-        lines.append(said)
-        if verdict.timed:
-            part = f"  two or more wanted the card for {card.contended:.1f} s, and were on it for {card.together:.1f} s"
-            both = card.progress_together
-            lines.append(part if both is None else f"{part}; progress of two or more overlaps in {both:.0%} of theirs")
-        else:
-            lines.append("  judged by the order of the lines only: the log has no times")
-    return lines
