@@ -64,7 +64,8 @@ static void a_refusal_for_the_version_is_final(void)
 	pthread_t attaching = start_attach(0);
 	scheduler_accept();
 	scheduler_expect(NVS_REGISTER, &hello, sizeof(hello.fields));
-	SCHEDULER_SEND(NVS_REFUSED, struct nvs_refused message = {.version = 9, .code = 1, .reason = "too old"});
+	SCHEDULER_SEND(NVS_REFUSED,
+		struct nvs_refused message = {.version = 9, .code = NVS_REFUSAL_VERSION, .reason = "too old"});
 	CHECK(result_of(attaching) == CUDA_SUCCESS);
 	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
 	char byte;
