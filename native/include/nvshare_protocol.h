@@ -36,8 +36,6 @@
 #define NVS_FLAG_COUNTED 2u
 /* TERMS: work on this GPU needs a slice; without this flag the grant is enough */
 #define NVS_FLAG_TURNS 1u
-/* TURN_OK: nobody else runs on this GPU meanwhile */
-#define NVS_FLAG_ALONE 1u
 
 /* What a payload is. Users know the names of 1 to 14. A receiver skips a type that it does not know. */
 enum nvs_message_type {
@@ -168,22 +166,20 @@ struct nvs_register {
  * anti-thrash on. */
 struct nvs_sched_on {
 	uint64_t client_id;
-	uint32_t flags;
-	uint8_t reserved[4];
+	uint8_t reserved[8];
 };
 
 /* Scheduler to client: the client is registered under this id, and runs freely, since anti-thrash is off. From
  * nvsharectl: switch anti-thrash off. */
 struct nvs_sched_off {
 	uint64_t client_id;
-	uint32_t flags;
-	uint8_t reserved[4];
+	uint8_t reserved[8];
 };
 
 /* Client to scheduler: the client has work for this GPU and no grant. */
 struct nvs_req_lock {
 	uint32_t gpu;
-	uint32_t flags;
+	uint8_t reserved[4];
 	/* bytes that have to be resident for it */
 	uint64_t need;
 };
@@ -195,7 +191,7 @@ struct nvs_lock_ok {
 	uint64_t grant;
 	/* the client ends its turn after this, counted from the first LOCK_OK; 0: when told */
 	uint32_t quantum_ms;
-	uint32_t running;
+	uint8_t reserved[4];
 };
 
 /* Scheduler to client: stop submitting, drain, and answer LOCK_RELEASED within the deadline. */
@@ -212,8 +208,7 @@ struct nvs_lock_released {
 	/* ReleaseReason */
 	uint32_t reason;
 	uint64_t grant;
-	uint64_t occupied_us;
-	uint64_t drain_us;
+	uint8_t reserved[16];
 };
 
 /* nvsharectl to scheduler: use this fixed quantum. */
@@ -245,21 +240,21 @@ struct nvs_mem_update {
 struct nvs_wait_for_mem {
 	uint32_t gpu;
 	uint32_t request;
-	uint64_t bytes;
+	uint8_t reserved[8];
 };
 
 /* Scheduler to client: the memory request is granted. */
 struct nvs_mem_available {
 	uint32_t gpu;
 	uint32_t request;
-	uint64_t bytes;
+	uint8_t reserved[8];
 };
 
 /* Scheduler to client: this many bytes may have to leave the card when the client's turn ends. The client allocates
  * host memory for them meanwhile. */
 struct nvs_prepare_swap_out {
 	uint32_t gpu;
-	uint32_t flags;
+	uint8_t reserved[4];
 	uint64_t bytes;
 };
 
@@ -309,11 +304,10 @@ struct nvs_mem_request {
 struct nvs_mem_denied {
 	uint32_t gpu;
 	uint32_t request;
-	uint64_t bytes;
-	uint64_t limit;
+	uint8_t reserved[16];
 	/* DenyReason */
 	uint32_t reason;
-	uint8_t reserved[4];
+	uint8_t reserved_end[4];
 };
 
 /* Client to scheduler: counters of this GPU since registration, and the window as it is now. */
@@ -362,7 +356,7 @@ struct nvs_terms {
  * flight. */
 struct nvs_req_turn {
 	uint32_t gpu;
-	uint32_t flags;
+	uint8_t reserved[4];
 };
 
 /* Scheduler to client: here is a slice. The same number again: its length changed.
@@ -370,11 +364,11 @@ struct nvs_req_turn {
  * A slice with a length ends early when the client is idle. A slice without one lasts until END_TURN. */
 struct nvs_turn_ok {
 	uint32_t gpu;
-	uint32_t flags;
+	uint8_t reserved[4];
 	uint64_t number;
 	/* counted from the first TURN_OK with this number; 0: until told */
 	uint32_t length_us;
-	uint8_t reserved[4];
+	uint8_t reserved_end[4];
 };
 
 /* Scheduler to client: the slice is over now. */
@@ -458,22 +452,20 @@ NVS_FIELD(nvs_register, pod_namespace, 320, 384);
 NVS_FIELD(nvs_register, library, 384, 400);
 NVS_SIZE(nvs_register, 400);
 NVS_FIELD(nvs_sched_on, client_id, 0, 8);
-NVS_FIELD(nvs_sched_on, flags, 8, 12);
-NVS_FIELD(nvs_sched_on, reserved, 12, 16);
+NVS_FIELD(nvs_sched_on, reserved, 8, 16);
 NVS_SIZE(nvs_sched_on, 16);
 NVS_FIELD(nvs_sched_off, client_id, 0, 8);
-NVS_FIELD(nvs_sched_off, flags, 8, 12);
-NVS_FIELD(nvs_sched_off, reserved, 12, 16);
+NVS_FIELD(nvs_sched_off, reserved, 8, 16);
 NVS_SIZE(nvs_sched_off, 16);
 NVS_FIELD(nvs_req_lock, gpu, 0, 4);
-NVS_FIELD(nvs_req_lock, flags, 4, 8);
+NVS_FIELD(nvs_req_lock, reserved, 4, 8);
 NVS_FIELD(nvs_req_lock, need, 8, 16);
 NVS_SIZE(nvs_req_lock, 16);
 NVS_FIELD(nvs_lock_ok, gpu, 0, 4);
 NVS_FIELD(nvs_lock_ok, flags, 4, 8);
 NVS_FIELD(nvs_lock_ok, grant, 8, 16);
 NVS_FIELD(nvs_lock_ok, quantum_ms, 16, 20);
-NVS_FIELD(nvs_lock_ok, running, 20, 24);
+NVS_FIELD(nvs_lock_ok, reserved, 20, 24);
 NVS_SIZE(nvs_lock_ok, 24);
 NVS_FIELD(nvs_drop_lock, gpu, 0, 4);
 NVS_FIELD(nvs_drop_lock, deadline_ms, 4, 8);
@@ -482,8 +474,7 @@ NVS_SIZE(nvs_drop_lock, 16);
 NVS_FIELD(nvs_lock_released, gpu, 0, 4);
 NVS_FIELD(nvs_lock_released, reason, 4, 8);
 NVS_FIELD(nvs_lock_released, grant, 8, 16);
-NVS_FIELD(nvs_lock_released, occupied_us, 16, 24);
-NVS_FIELD(nvs_lock_released, drain_us, 24, 32);
+NVS_FIELD(nvs_lock_released, reserved, 16, 32);
 NVS_SIZE(nvs_lock_released, 32);
 NVS_FIELD(nvs_set_tq, seconds, 0, 4);
 NVS_FIELD(nvs_set_tq, reserved, 4, 8);
@@ -498,14 +489,14 @@ NVS_FIELD(nvs_mem_update, applied, 40, 48);
 NVS_SIZE(nvs_mem_update, 48);
 NVS_FIELD(nvs_wait_for_mem, gpu, 0, 4);
 NVS_FIELD(nvs_wait_for_mem, request, 4, 8);
-NVS_FIELD(nvs_wait_for_mem, bytes, 8, 16);
+NVS_FIELD(nvs_wait_for_mem, reserved, 8, 16);
 NVS_SIZE(nvs_wait_for_mem, 16);
 NVS_FIELD(nvs_mem_available, gpu, 0, 4);
 NVS_FIELD(nvs_mem_available, request, 4, 8);
-NVS_FIELD(nvs_mem_available, bytes, 8, 16);
+NVS_FIELD(nvs_mem_available, reserved, 8, 16);
 NVS_SIZE(nvs_mem_available, 16);
 NVS_FIELD(nvs_prepare_swap_out, gpu, 0, 4);
-NVS_FIELD(nvs_prepare_swap_out, flags, 4, 8);
+NVS_FIELD(nvs_prepare_swap_out, reserved, 4, 8);
 NVS_FIELD(nvs_prepare_swap_out, bytes, 8, 16);
 NVS_SIZE(nvs_prepare_swap_out, 16);
 NVS_FIELD(nvs_update_limit, gpu, 0, 4);
@@ -531,10 +522,9 @@ NVS_FIELD(nvs_mem_request, reserved, 20, 24);
 NVS_SIZE(nvs_mem_request, 24);
 NVS_FIELD(nvs_mem_denied, gpu, 0, 4);
 NVS_FIELD(nvs_mem_denied, request, 4, 8);
-NVS_FIELD(nvs_mem_denied, bytes, 8, 16);
-NVS_FIELD(nvs_mem_denied, limit, 16, 24);
+NVS_FIELD(nvs_mem_denied, reserved, 8, 24);
 NVS_FIELD(nvs_mem_denied, reason, 24, 28);
-NVS_FIELD(nvs_mem_denied, reserved, 28, 32);
+NVS_FIELD(nvs_mem_denied, reserved_end, 28, 32);
 NVS_SIZE(nvs_mem_denied, 32);
 NVS_FIELD(nvs_usage, gpu, 0, 4);
 NVS_FIELD(nvs_usage, window, 4, 8);
@@ -554,13 +544,13 @@ NVS_FIELD(nvs_terms, in_flight_us, 8, 12);
 NVS_FIELD(nvs_terms, reserved, 12, 16);
 NVS_SIZE(nvs_terms, 16);
 NVS_FIELD(nvs_req_turn, gpu, 0, 4);
-NVS_FIELD(nvs_req_turn, flags, 4, 8);
+NVS_FIELD(nvs_req_turn, reserved, 4, 8);
 NVS_SIZE(nvs_req_turn, 8);
 NVS_FIELD(nvs_turn_ok, gpu, 0, 4);
-NVS_FIELD(nvs_turn_ok, flags, 4, 8);
+NVS_FIELD(nvs_turn_ok, reserved, 4, 8);
 NVS_FIELD(nvs_turn_ok, number, 8, 16);
 NVS_FIELD(nvs_turn_ok, length_us, 16, 20);
-NVS_FIELD(nvs_turn_ok, reserved, 20, 24);
+NVS_FIELD(nvs_turn_ok, reserved_end, 20, 24);
 NVS_SIZE(nvs_turn_ok, 24);
 NVS_FIELD(nvs_end_turn, gpu, 0, 4);
 NVS_FIELD(nvs_end_turn, reserved, 4, 8);

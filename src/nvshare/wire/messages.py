@@ -101,7 +101,6 @@ FLAG_CONTENDED = 2  # LOCK_OK: others wait; release as soon as idle
 FLAG_STAYS = 1  # MEM_REQUEST: these bytes can never be moved
 FLAG_COUNTED = 2  # MEM_REQUEST, with FLAG_STAYS: the client has these bytes already
 FLAG_TURNS = 1  # TERMS: work on this GPU needs a slice; without this flag the grant is enough
-FLAG_ALONE = 1  # TURN_OK: nobody else runs on this GPU meanwhile
 
 
 @dataclass(frozen=True)
@@ -182,10 +181,9 @@ class SchedOn(Message):
     anti-thrash on."""
 
     client_id: int
-    flags: int = 0
 
     TYPE = MessageType.SCHED_ON
-    LAYOUT = (("client_id", "Q"), ("flags", "I"), ("reserved", "4x"))
+    LAYOUT = (("client_id", "Q"), ("reserved", "8x"))
 
 
 @dataclass(frozen=True)
@@ -194,10 +192,9 @@ class SchedOff(Message):
     nvsharectl: switch anti-thrash off."""
 
     client_id: int = 0
-    flags: int = 0
 
     TYPE = MessageType.SCHED_OFF
-    LAYOUT = (("client_id", "Q"), ("flags", "I"), ("reserved", "4x"))
+    LAYOUT = (("client_id", "Q"), ("reserved", "8x"))
 
 
 @dataclass(frozen=True)
@@ -205,11 +202,10 @@ class ReqLock(Message):
     """Client to scheduler: the client has work for this GPU and no grant."""
 
     gpu: int
-    flags: int = 0
     need: int = 0  # bytes that have to be resident for it
 
     TYPE = MessageType.REQ_LOCK
-    LAYOUT = (("gpu", "I"), ("flags", "I"), ("need", "Q"))
+    LAYOUT = (("gpu", "I"), ("reserved", "4x"), ("need", "Q"))
 
 
 @dataclass(frozen=True)
@@ -220,10 +216,9 @@ class LockOk(Message):
     grant: int
     flags: int = 0
     quantum_ms: int = 0  # the client ends its turn after this, counted from the first LOCK_OK; 0: when told
-    running: int = 1
 
     TYPE = MessageType.LOCK_OK
-    LAYOUT = (("gpu", "I"), ("flags", "I"), ("grant", "Q"), ("quantum_ms", "I"), ("running", "I"))
+    LAYOUT = (("gpu", "I"), ("flags", "I"), ("grant", "Q"), ("quantum_ms", "I"), ("reserved", "4x"))
 
 
 @dataclass(frozen=True)
@@ -246,11 +241,9 @@ class LockReleased(Message):
     gpu: int
     grant: int
     reason: int = 0  # ReleaseReason
-    occupied_us: int = 0
-    drain_us: int = 0
 
     TYPE = MessageType.LOCK_RELEASED
-    LAYOUT = (("gpu", "I"), ("reason", "I"), ("grant", "Q"), ("occupied_us", "Q"), ("drain_us", "Q"))
+    LAYOUT = (("gpu", "I"), ("reason", "I"), ("grant", "Q"), ("reserved", "16x"))
 
 
 @dataclass(frozen=True)
@@ -296,10 +289,9 @@ class WaitForMem(Message):
 
     gpu: int
     request: int
-    bytes: int
 
     TYPE = MessageType.WAIT_FOR_MEM
-    LAYOUT = (("gpu", "I"), ("request", "I"), ("bytes", "Q"))
+    LAYOUT = (("gpu", "I"), ("request", "I"), ("reserved", "8x"))
 
 
 @dataclass(frozen=True)
@@ -308,10 +300,9 @@ class MemAvailable(Message):
 
     gpu: int
     request: int
-    bytes: int
 
     TYPE = MessageType.MEM_AVAILABLE
-    LAYOUT = (("gpu", "I"), ("request", "I"), ("bytes", "Q"))
+    LAYOUT = (("gpu", "I"), ("request", "I"), ("reserved", "8x"))
 
 
 @dataclass(frozen=True)
@@ -321,10 +312,9 @@ class PrepareSwapOut(Message):
 
     gpu: int
     bytes: int
-    flags: int = 0
 
     TYPE = MessageType.PREPARE_SWAP_OUT
-    LAYOUT = (("gpu", "I"), ("flags", "I"), ("bytes", "Q"))
+    LAYOUT = (("gpu", "I"), ("reserved", "4x"), ("bytes", "Q"))
 
 
 @dataclass(frozen=True)
@@ -391,12 +381,10 @@ class MemDenied(Message):
 
     gpu: int
     request: int
-    bytes: int
-    limit: int
     reason: int  # DenyReason
 
     TYPE = MessageType.MEM_DENIED
-    LAYOUT = (("gpu", "I"), ("request", "I"), ("bytes", "Q"), ("limit", "Q"), ("reason", "I"), ("reserved", "4x"))
+    LAYOUT = (("gpu", "I"), ("request", "I"), ("reserved", "16x"), ("reason", "I"), ("reserved_end", "4x"))
 
 
 @dataclass(frozen=True)
@@ -463,10 +451,9 @@ class ReqTurn(Message):
     """
 
     gpu: int
-    flags: int = 0
 
     TYPE = MessageType.REQ_TURN
-    LAYOUT = (("gpu", "I"), ("flags", "I"))
+    LAYOUT = (("gpu", "I"), ("reserved", "4x"))
 
 
 @dataclass(frozen=True)
@@ -478,11 +465,10 @@ class TurnOk(Message):
 
     gpu: int
     number: int
-    flags: int = 0
     length_us: int = 0  # counted from the first TURN_OK with this number; 0: until told
 
     TYPE = MessageType.TURN_OK
-    LAYOUT = (("gpu", "I"), ("flags", "I"), ("number", "Q"), ("length_us", "I"), ("reserved", "4x"))
+    LAYOUT = (("gpu", "I"), ("reserved", "4x"), ("number", "Q"), ("length_us", "I"), ("reserved_end", "4x"))
 
 
 @dataclass(frozen=True)
