@@ -179,9 +179,7 @@ struct nvs_sched_off {
 /* Client to scheduler: the client has work for this GPU and no grant. */
 struct nvs_req_lock {
 	uint32_t gpu;
-	uint8_t reserved[4];
-	/* bytes that have to be resident for it */
-	uint64_t need;
+	uint8_t reserved[12];
 };
 
 /* Scheduler to client: run. The same grant number again: only flags and quantum changed. */
@@ -458,8 +456,7 @@ NVS_FIELD(nvs_sched_off, client_id, 0, 8);
 NVS_FIELD(nvs_sched_off, reserved, 8, 16);
 NVS_SIZE(nvs_sched_off, 16);
 NVS_FIELD(nvs_req_lock, gpu, 0, 4);
-NVS_FIELD(nvs_req_lock, reserved, 4, 8);
-NVS_FIELD(nvs_req_lock, need, 8, 16);
+NVS_FIELD(nvs_req_lock, reserved, 4, 16);
 NVS_SIZE(nvs_req_lock, 16);
 NVS_FIELD(nvs_lock_ok, gpu, 0, 4);
 NVS_FIELD(nvs_lock_ok, flags, 4, 8);

@@ -231,7 +231,7 @@ void nvs_turn_ask(void)
 	pthread_mutex_lock(&nvs_link.lock);
 	for (uint32_t i = 0; i < nvs_link.gpu_count; i++) {
 		struct nvs_gpu *gpu = &nvs_link.gpus[i];
-		struct nvs_req_lock request = {.gpu = i, .need = gpu->allocated};
+		struct nvs_req_lock request = {.gpu = i};
 		if (gpu->announced && gpu->grant == 0 && !gpu->asked)
 			gpu->asked = nvs_link_send_locked(NVS_REQ_LOCK, &request, sizeof(request));
 	}

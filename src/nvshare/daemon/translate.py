@@ -80,7 +80,7 @@ def _gpu(index: int, gpus: Sequence[str]) -> str:
 
 
 def _lock_requested(now: float, client: int, gpus: Sequence[str], message: wire.ReqLock) -> events.Event:
-    return events.LockRequested(now, client, _gpu(message.gpu, gpus), message.need)
+    return events.LockRequested(now, client, _gpu(message.gpu, gpus))
 
 
 def _lock_released(now: float, client: int, gpus: Sequence[str], message: wire.LockReleased) -> events.Event:

@@ -202,10 +202,9 @@ class ReqLock(Message):
     """Client to scheduler: the client has work for this GPU and no grant."""
 
     gpu: int
-    need: int = 0  # bytes that have to be resident for it
 
     TYPE = MessageType.REQ_LOCK
-    LAYOUT = (("gpu", "I"), ("reserved", "4x"), ("need", "Q"))
+    LAYOUT = (("gpu", "I"), ("reserved", "12x"))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from nvshare.wire import messages as wire
 A, B = "GPU-a", "GPU-b"
 
 MESSAGES = [
-    (wire.ReqLock(1, need=7), events.LockRequested(1.5, 42, B, 7)),
+    (wire.ReqLock(1), events.LockRequested(1.5, 42, B)),
     (wire.LockReleased(0, 9, 0), events.LockReleased(1.5, 42, A, 9, stuck=False)),
     (wire.LockReleased(0, 9, 3), events.LockReleased(1.5, 42, A, 9, stuck=True)),
     (wire.MemRequest(0, 3, 100), events.MemoryRequested(1.5, 42, A, 3, 100)),

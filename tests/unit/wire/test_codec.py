@@ -16,7 +16,7 @@ SAMPLES = [
     wire.Register((GPU, wire.GpuEntry("GPU-b")), 1, 2, 3, 1, 1, "python", "pod", "namespace", "0.1.0"),
     wire.SchedOn(2**64 - 1),
     wire.SchedOff(7),
-    wire.ReqLock(1, 2**40),
+    wire.ReqLock(1),
     wire.LockOk(0, 9, 3, 1500),
     wire.DropLock(0, 9, 10_000),
     wire.LockReleased(0, 9, 3),
