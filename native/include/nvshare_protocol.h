@@ -423,6 +423,40 @@ struct nvs_share_reply {
 	/* struct nvs_process_entry processes[process_count] */
 };
 
+/* The bytes of each struct that the previous release sends too. Fields behind them may be missing: read as zeros. */
+enum {
+	nvs_header_least = 16,
+	nvs_gpu_entry_least = 72,
+	nvs_register_least = 400,
+	nvs_sched_on_least = 16,
+	nvs_sched_off_least = 16,
+	nvs_req_lock_least = 16,
+	nvs_lock_ok_least = 24,
+	nvs_drop_lock_least = 16,
+	nvs_lock_released_least = 32,
+	nvs_set_tq_least = 8,
+	nvs_mem_update_least = 48,
+	nvs_wait_for_mem_least = 16,
+	nvs_mem_available_least = 16,
+	nvs_prepare_swap_out_least = 16,
+	nvs_update_limit_least = 24,
+	nvs_update_core_limit_least = 8,
+	nvs_refused_least = 264,
+	nvs_attach_least = 8,
+	nvs_mem_request_least = 24,
+	nvs_mem_denied_least = 32,
+	nvs_usage_least = 40,
+	nvs_residency_least = 24,
+	nvs_terms_least = 16,
+	nvs_req_turn_least = 8,
+	nvs_turn_ok_least = 24,
+	nvs_end_turn_least = 16,
+	nvs_turn_over_least = 40,
+	nvs_share_least = 48,
+	nvs_process_entry_least = 16,
+	nvs_share_reply_least = 24,
+};
+
 /* The compiler's layout is that of Python: where each field begins and ends, and the size of each struct. */
 #define NVS_END(t, f) (offsetof(struct t, f) + sizeof(((struct t *)0)->f))
 #define NVS_FIELD(t, f, at, end) _Static_assert(offsetof(struct t, f) == at && NVS_END(t, f) == end, #t "." #f)

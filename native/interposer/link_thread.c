@@ -136,12 +136,13 @@ static void on_refused(const struct nvs_refused *message)
 		}                                                                                                      \
 	} while (0)
 
-/* The payload as its structure, if it is large enough; what a later release appended is ignored. */
+/* The payload as its structure, if it is large enough. What a later release appended is ignored, and what the previous
+ * release does not send yet is zero. */
 #define MESSAGE(type, name)                                                                                            \
-	struct type name;                                                                                              \
-	if (length < sizeof(name))                                                                                     \
+	struct type name = {0};                                                                                        \
+	if (length < type##_least)                                                                                     \
 		return false;                                                                                          \
-	memcpy(&name, payload, sizeof(name))
+	memcpy(&name, payload, length < sizeof(name) ? length : sizeof(name))
 
 /* False when the message makes no sense. */
 static bool handle(uint16_t type, const void *payload, size_t length)

@@ -140,6 +140,14 @@ def test_changed_message_is_noticed_by_python_and_by_c(
     assert what in complaints(compiler, f'#include "{HEADER}"\n{checks(header)}')
 
 
+def test_appended_field_need_not_be_sent(changed: Callable[[str, str], ModuleType]) -> None:
+    layout = '("quantum_ms", "I"), ("reserved", "4x"))'
+    grown = changed(layout, '("quantum_ms", "I"), ("reserved", "4x"), ("new", "Q"))\n    APPENDED = 1')
+    header = c_header.header(grown)
+    assert "nvs_lock_ok_least = 24," in header
+    assert "NVS_SIZE(nvs_lock_ok, 32);" in header
+
+
 def test_struct_that_was_changed_by_hand_does_not_compile(compiler: str) -> None:
     text = HEADER.read_text()
     assert text.count("\tuint32_t quantum_ms;") == 1

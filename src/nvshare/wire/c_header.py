@@ -38,6 +38,9 @@ _HEAD = """\
 #include <stddef.h>
 #include <stdint.h>
 """
+_LEAST = (
+    "The bytes of each struct that the previous release sends too. Fields behind them may be missing: read as zeros."
+)
 _CHECKS = """\
 /* The compiler's layout is that of Python: where each field begins and ends, and the size of each struct. */
 #define NVS_END(t, f) (offsetof(struct t, f) + sizeof(((struct t *)0)->f))
@@ -66,6 +69,7 @@ def header(protocol: ModuleType = messages) -> str:
             "".join(_constant(name, value, comments) for name, value in constants),
             *(_enum(kind, comments) for kind in classes if issubclass(kind, enum.IntEnum)),
             *(_struct(kind, comments) for kind in structs),
+            _least(structs),
             _CHECKS + "".join(_checks(kind) for kind in structs),
             _FOOT,
         ]
@@ -125,6 +129,11 @@ def _struct(kind: type[Fields], comments: Comments) -> str:
         attribute, counter, entry, _, _ = kind.ENTRIES
         fields += _comment(f"struct nvs_{_snake(entry.__name__)} {attribute}[{counter}]", "\t")
     return f"{_comment(kind.__doc__)}struct nvs_{_snake(kind.__name__)} {{\n{fields}}};\n"
+
+
+def _least(structs: list[type[Fields]]) -> str:
+    lines = "".join(f"\tnvs_{_snake(kind.__name__)}_least = {kind.LEAST},\n" for kind in structs)
+    return f"{_comment(_LEAST)}enum {{\n{lines}}};\n"
 
 
 def _checks(kind: type[Fields]) -> str:

@@ -12,17 +12,22 @@ _TEXT_ENCODING = "utf-8"
 
 class Fields:
     """``LAYOUT`` names each field with its struct code, in order of bytes: ``I``, ``Q``, ``48s`` for text, and ``8x``
-    for reserved bytes, which are sent as zeros, ignored when received, and have no attribute."""
+    for reserved bytes, which are sent as zeros, ignored when received, and have no attribute. The last ``APPENDED``
+    fields may be missing, for the previous release does not send them; then they read as zeros."""
 
     LAYOUT: ClassVar[tuple[tuple[str, str], ...]]
+    APPENDED: ClassVar[int] = 0
     STRUCT: ClassVar[struct.Struct]
+    LEAST: ClassVar[int]  # the size without the appended fields
     NAMES: ClassVar[tuple[str, ...]]  # of the fields that carry a value
     TEXT: ClassVar[frozenset[str]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "LAYOUT" in cls.__dict__:
-            cls.STRUCT = struct.Struct("<" + "".join(code for _, code in cls.LAYOUT))
+            codes = ["<", *(code for _, code in cls.LAYOUT)]
+            cls.STRUCT = struct.Struct("".join(codes))
+            cls.LEAST = struct.calcsize("".join(codes[: len(codes) - cls.APPENDED]))
             cls.NAMES = tuple(name for name, code in cls.LAYOUT if not code.endswith("x"))
             cls.TEXT = frozenset(name for name, code in cls.LAYOUT if code.endswith("s"))
 
@@ -35,7 +40,10 @@ class Fields:
     @classmethod
     def read(cls, payload: bytes, offset: int = 0) -> dict[str, Any]:
         """The fields by name; ``struct.error`` or ``UnicodeDecodeError`` when they are not there."""
-        values = zip(cls.NAMES, cls.STRUCT.unpack_from(payload, offset), strict=True)
+        data = payload[offset : offset + cls.STRUCT.size]
+        if len(data) >= cls.LEAST:
+            data = data.ljust(cls.STRUCT.size, b"\0")
+        values = zip(cls.NAMES, cls.STRUCT.unpack(data), strict=True)
         return {
             name: value.split(b"\0", 1)[0].decode(_TEXT_ENCODING) if name in cls.TEXT else value
             for name, value in values

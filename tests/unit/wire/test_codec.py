@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import struct
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -106,6 +107,22 @@ def test_reserved_bytes_are_sent_as_zeros_and_ignored(message):
             payload[offset : offset + size] = b"\xff" * size
         offset += size
     assert type(message).unpack(bytes(payload)) == message
+
+
+@dataclass(frozen=True)
+class Grown(wire.Message):
+    old: int
+    new: int = 0
+
+    LAYOUT = (("old", "I"), ("new", "I"))
+    APPENDED = 1
+
+
+def test_field_that_the_previous_release_does_not_send_reads_as_zero():
+    assert Grown.unpack(Grown(5, 6).pack()) == Grown(5, 6)
+    assert Grown.unpack(Grown(5, 6).pack()[:4]) == Grown(5, 0)
+    with pytest.raises(struct.error):
+        Grown.unpack(Grown(5, 6).pack()[:3])
 
 
 def test_incomplete_frame_is_pending():
