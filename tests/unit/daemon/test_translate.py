@@ -119,3 +119,8 @@ def test_compute_turns_go_both_ways_in_microseconds() -> None:
         wire.TurnOk(1, 7),
         wire.EndTurn(1, 7),
     ]
+
+
+def test_reasons_have_one_number_in_the_core_and_on_the_wire() -> None:
+    assert [(one.name, one.value) for one in DenyReason] == [(one.name, one.value) for one in wire.DenyReason]
+    assert [one.value for one in SliceEnd] == [one.value for one in wire.TurnReason]
