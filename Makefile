@@ -15,7 +15,7 @@ PY_DIRS := src tests benchmarks tools examples docs/verify test_gpu_allocation.p
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format native stubs bench soak test-kube soak-kube wheel images manifests clean
+.PHONY: help demo test lint format generate native stubs bench soak test-kube soak-kube wheel images manifests clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -52,6 +52,12 @@ format: $(READY) ## put code into the house format
 	$(BIN)/ruff check --fix $(PY_DIRS)
 	$(BIN)/ruff format $(PY_DIRS)
 	$(BIN)/clang-format -i $(C_FILES)
+
+# The frameworks table is that of the newest result.
+generate: $(READY) ## write what is generated: the protocol for C, marks of hooked functions, the table of frameworks
+	$(BIN)/python -m nvshare.wire.c_header native/include/nvshare_protocol.h
+	$(BIN)/python tools/surface.py
+	$(BIN)/python tools/compatibility.py $(lastword $(sort $(wildcard docs/results/*-frameworks.json)))
 
 stubs: ## the messages of the kubelet's API, from the definitions in src/nvshare/kube/api
 	@sh tools/stubs.sh $(PYTHON) build/stubs

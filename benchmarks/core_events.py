@@ -51,7 +51,7 @@ def free_running(count: int) -> Iterator[e.Event]:
     """Auto mode, everything fits: clients ask, are granted at once, and release; grants count up with the requests."""
     for i in range(count // 2):
         client, grant, now = 1 + i % CLIENTS, i + 1, i * 1e-4
-        yield e.LockRequested(now, client, gpu(client - 1), 16 * MIB)
+        yield e.LockRequested(now, client, gpu(client - 1))
         yield e.LockReleased(now, client, gpu(client - 1), grant)
 
 
@@ -90,7 +90,7 @@ def turns(count: int) -> float:
                 holders.append(command)
 
     for client in range(CLIENTS):
-        send(e.LockRequested(now, client + 1, gpu(client), 0))
+        send(e.LockRequested(now, client + 1, gpu(client)))
     last: dict[str, int] = {}
     began = time.perf_counter()
     while handled < count:
@@ -100,7 +100,7 @@ def turns(count: int) -> float:
         last[grant.gpu] = grant.grant
         now += 1e-4
         send(e.LockReleased(now, grant.client, grant.gpu, grant.grant, drain=0.002))
-        send(e.LockRequested(now, grant.client, grant.gpu, 0))
+        send(e.LockRequested(now, grant.client, grant.gpu))
         handled += 2
     elapsed = time.perf_counter() - began
     scheduler.validate()
@@ -115,7 +115,7 @@ def memory_turns(count: int) -> float:
         uuid = gpu(client)
         queue.append(e.ClientRegistered(0.0, client, f"process:{client}", (e.HeldGpu(uuid),), can_swap=True))
         queue.append(e.MemoryRequested(0.0, client, uuid, 1, 12 * GIB))
-        queue.append(e.LockRequested(0.0, client, uuid, 12 * GIB))
+        queue.append(e.LockRequested(0.0, client, uuid))
     now, wake, handled = 0.0, 0.0, 0
     began = time.perf_counter()
     while handled < count:
@@ -128,7 +128,7 @@ def memory_turns(count: int) -> float:
                 queue.append(e.MemoryUpdated(now, client, uuid, 0, target, 12 * GIB - target, 0, command.number))
             elif type(command) is c.Drop:
                 queue.append(e.LockReleased(now, command.client, command.gpu, command.grant))
-                queue.append(e.LockRequested(now, command.client, command.gpu, 12 * GIB))
+                queue.append(e.LockRequested(now, command.client, command.gpu))
             elif type(command) is c.WakeAt and command.at is not None:
                 wake = command.at
         handled += 1
@@ -145,7 +145,7 @@ def compute_turns(count: int) -> float:
         uuid = gpu(client)
         quota = 10 + client % 7 * 15
         queue.append(e.ClientRegistered(0.0, client, f"process:{client}", (e.HeldGpu(uuid),), core_limit=quota))
-        queue.append(e.LockRequested(0.0, client, uuid, 0))
+        queue.append(e.LockRequested(0.0, client, uuid))
         queue.append(e.SliceRequested(0.0, client, uuid))
     now, wake, handled = 0.0, 0.0, 0
     ends: dict[tuple[int, str], tuple[float, c.GiveSlice]] = {}

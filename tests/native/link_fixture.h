@@ -84,8 +84,7 @@ static inline pthread_t start_submitting(intptr_t count)
 static void grant(uint32_t gpu, uint64_t number, uint32_t flags, uint32_t quantum_ms)
 {
 	SCHEDULER_SEND(NVS_LOCK_OK,
-		struct nvs_lock_ok message = {
-			.gpu = gpu, .grant = number, .flags = flags, .quantum_ms = quantum_ms, .running = 1});
+		struct nvs_lock_ok message = {.gpu = gpu, .grant = number, .flags = flags, .quantum_ms = quantum_ms});
 }
 
 /* Registered, granted and with one submission behind it. */
@@ -105,12 +104,11 @@ static inline void wait_for_gate(enum nvs_gate_state state)
 		nvs_sleep_ns(100 * NVS_NS_PER_US);
 }
 
-static inline struct nvs_lock_released expect_release(uint64_t number, uint32_t reason)
+static inline void expect_release(uint64_t number, uint32_t reason)
 {
 	struct nvs_lock_released released;
 	scheduler_expect(NVS_LOCK_RELEASED, &released, sizeof(released));
 	CHECK(released.grant == number && released.reason == reason);
-	return released;
 }
 
 /* The thread sanitizer gives up on a forked child that starts threads, unless told otherwise. */

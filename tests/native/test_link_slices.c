@@ -428,8 +428,7 @@ static void a_dropped_grant_ends_the_slice_first(void)
 	SCHEDULER_SEND(NVS_DROP_LOCK, struct nvs_drop_lock message = {.grant = GRANT, .deadline_ms = 60000});
 	struct nvs_turn_over over = expect_over(1, NVS_TURN_TOLD);
 	CHECK(over.pending_us == 0 && over.used_us >= 29000 && fake_all_done());
-	struct nvs_lock_released released = expect_release(GRANT, NVS_RELEASE_TOLD);
-	CHECK(released.occupied_us >= 29000);
+	expect_release(GRANT, NVS_RELEASE_TOLD);
 	/* WHEN there is work again, THEN it needs the grant, then a slice */
 	struct nvs_req_lock asked;
 	submitter = start_submitting(1);

@@ -53,9 +53,8 @@ struct nvs_gpu {
 	uint64_t grant;      /* 0: none */
 	uint64_t given_back; /* the last one released, since registration */
 	uint32_t grant_flags;
-	uint64_t granted_at;        /* ns */
-	uint64_t quantum;           /* ns from then; 0: until told */
-	uint64_t occupied_at_grant; /* us */
+	uint64_t granted_at; /* ns */
+	uint64_t quantum;    /* ns from then; 0: until told */
 	struct nvs_compute compute;
 	struct nvs_usage_counters told;
 	uint64_t told_swapped; /* bytes, both ways */

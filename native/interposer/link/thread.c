@@ -28,7 +28,6 @@
 #define METER_PACED_NS (10 * NVS_NS_PER_MS)
 #define METER_LAST_NS (100 * NVS_NS_PER_MS)
 #define METER_QUIET_ROUNDS 3
-#define REFUSED_VERSION 1u
 
 /* What only this thread knows. */
 static struct {
@@ -117,7 +116,7 @@ static void on_refused(const struct nvs_refused *message)
 			(int)sizeof(message->reason), message->reason);
 	thread.refusal_told = true;
 	thread.was_lost = nvs_link.client_id != 0;
-	thread.never_retry = message->code == REFUSED_VERSION;
+	thread.never_retry = message->code == NVS_REFUSAL_VERSION;
 	thread.retry_wait = RETRY_REFUSED_NS;
 	pthread_mutex_lock(&nvs_link.lock);
 	nvs_link.phase = NVS_LINK_REFUSED;
@@ -137,12 +136,13 @@ static void on_refused(const struct nvs_refused *message)
 		}                                                                                                      \
 	} while (0)
 
-/* The payload as its structure, if it is large enough; what a later release appended is ignored. */
+/* The payload as its structure, if it is large enough. What a later release appended is ignored, and what the previous
+ * release does not send yet is zero. */
 #define MESSAGE(type, name)                                                                                            \
-	struct type name;                                                                                              \
-	if (length < sizeof(name))                                                                                     \
+	struct type name = {0};                                                                                        \
+	if (length < type##_least)                                                                                     \
 		return false;                                                                                          \
-	memcpy(&name, payload, sizeof(name))
+	memcpy(&name, payload, length < sizeof(name) ? length : sizeof(name))
 
 /* False when the message makes no sense. */
 static bool handle(uint16_t type, const void *payload, size_t length)

@@ -95,16 +95,12 @@ static void forget_grant(struct nvs_gpu *gpu)
 	gpu->quantum = 0;
 }
 
-static void report_released(struct nvs_gpu *gpu, enum nvs_release_reason reason, uint64_t drain_us)
+static void report_released(struct nvs_gpu *gpu, enum nvs_release_reason reason)
 {
-	struct nvs_usage_counters usage;
-	nvs_meter_usage(gpu->device, &usage);
 	struct nvs_lock_released released = {
 		.gpu = (uint32_t)(gpu - nvs_link.gpus),
 		.reason = reason,
 		.grant = gpu->grant,
-		.occupied_us = usage.occupied_us - gpu->occupied_at_grant,
-		.drain_us = drain_us,
 	};
 	if (nvs_link_send(NVS_LOCK_RELEASED, &released, sizeof(released)))
 		NVS_INFO("Sent LOCK_RELEASED");
@@ -123,9 +119,8 @@ static void tell_memory(void)
  * are reported as stuck and kept, on no particular terms, until the scheduler grants or drops them anew. */
 static void release(enum nvs_release_reason reason, uint32_t deadline_ms)
 {
-	uint64_t drain_us;
 	atomic_store(&nvs_link.wanted, false); /* who finds the gate shut from here on asks again */
-	bool drained = nvs_gate_close(deadline_ms, &drain_us);
+	bool drained = nvs_gate_close(deadline_ms, NULL);
 	if (drained)
 		shut_down();
 	nvs_meter_poll();
@@ -136,7 +131,7 @@ static void release(enum nvs_release_reason reason, uint32_t deadline_ms)
 		uint64_t grant = gpu->grant;
 		if (grant == 0)
 			continue;
-		report_released(gpu, drained ? reason : NVS_RELEASE_STUCK, drain_us);
+		report_released(gpu, drained ? reason : NVS_RELEASE_STUCK);
 		forget_grant(gpu);
 		gpu->given_back = drained ? grant : 0;
 		if (!drained)
@@ -150,15 +145,12 @@ static void release(enum nvs_release_reason reason, uint32_t deadline_ms)
 
 void nvs_turn_granted(struct nvs_gpu *gpu, const struct nvs_lock_ok *message)
 {
-	struct nvs_usage_counters usage;
 	if (message->grant == 0 || message->grant == gpu->given_back)
 		return; /* new terms that crossed our own release */
 	if (gpu->grant == message->grant) {
 		NVS_DEBUG("Received LOCK_OK with new terms");
 	} else {
 		NVS_INFO("Received LOCK_OK");
-		nvs_meter_usage(gpu->device, &usage);
-		gpu->occupied_at_grant = usage.occupied_us;
 		gpu->granted_at = nvs_now_ns();
 	}
 	gpu->asked = false;
@@ -239,7 +231,7 @@ void nvs_turn_ask(void)
 	pthread_mutex_lock(&nvs_link.lock);
 	for (uint32_t i = 0; i < nvs_link.gpu_count; i++) {
 		struct nvs_gpu *gpu = &nvs_link.gpus[i];
-		struct nvs_req_lock request = {.gpu = i, .need = gpu->allocated};
+		struct nvs_req_lock request = {.gpu = i};
 		if (gpu->announced && gpu->grant == 0 && !gpu->asked)
 			gpu->asked = nvs_link_send_locked(NVS_REQ_LOCK, &request, sizeof(request));
 	}

@@ -33,7 +33,6 @@ class Grant(Command):
     exclusive: bool = False
     contended: bool = False
     quantum: float | None = None  # seconds from the first grant with this number, while contended; None: until told
-    running: int = 1
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,6 @@ class GiveSlice(Command):
     gpu: str
     number: int
     length: float | None  # seconds; None: until told
-    alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -70,11 +70,11 @@ class ClientGone(Event):
 
 @dataclass(frozen=True)
 class LockRequested(Event):
-    """The client has work and no grant. Its GPUs form a gang: asking for one of them asks for all it has attached."""
+    """The client has work and no grant. Its GPUs form a gang: asking for one of them asks for all it has attached.
+    A turn brings all the memory that the client has allocated."""
 
     client: int
     gpu: str
-    need: int  # bytes; all that it has allocated is what its turn brings
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class LockReleased(Event):
     gpu: str
     grant: int
     stuck: bool = False  # the drain passed its deadline: the client's work still runs
-    drain: float = 0.0  # seconds the drain took
+    drain: float = 0.0  # seconds the drain took; only a modelled client says it
 
 
 @dataclass(frozen=True)

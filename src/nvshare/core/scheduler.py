@@ -308,9 +308,7 @@ class Scheduler:
         attachment = self._attachment(event.client, event.gpu)
         if attachment is None:
             return
-        if not 0 <= event.need <= SIZE_MAX:
-            self._expel(event.client, f"says it needs {event.need} bytes on GPU {event.gpu}; no card has that")
-        elif self._node.settings.anti_thrash:
+        if self._node.settings.anti_thrash:
             self._turns.request(attachment)
         else:
             self._log(Level.DEBUG, f"Ignored REQ_LOCK of client {attachment.client.hex}: anti-thrash is off")

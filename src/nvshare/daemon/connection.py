@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from dataclasses import dataclass
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, cast
 
 from nvshare.core import events
 from nvshare.daemon import identity
-from nvshare.daemon.translate import TO_EVENT, BadMessage, held_gpus
+from nvshare.daemon.translate import TO_EVENT, BadMessage, held_gpus, printable
 from nvshare.wire import messages as wire
 from nvshare.wire.codec import Decoder, Encoder, ProtocolError, Unknown, VersionMismatch
 
 if TYPE_CHECKING:
     from nvshare.daemon.server import Daemon
+
+_LOG = logging.getLogger("nvshare")
 
 MAX_UNSENT = 1024 * 1024  # bytes a peer may leave unread before it is dropped
 READS_WITHIN = 5.0  # seconds after which a peer that reads nothing is dropped
@@ -136,6 +139,7 @@ class ClientConnection(asyncio.Protocol):
         gpus = held_gpus(message.gpus, (), self.daemon.known_gpus)
         if not self.watch_process():
             return
+        _LOG.debug("process %d has the library of release %s", self.peer.pid, printable(message.library) or "unknown")
         self.gpus = [gpu.gpu for gpu in gpus]
         self.daemon.register(self, message, gpus)
 

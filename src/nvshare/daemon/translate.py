@@ -80,15 +80,14 @@ def _gpu(index: int, gpus: Sequence[str]) -> str:
 
 
 def _lock_requested(now: float, client: int, gpus: Sequence[str], message: wire.ReqLock) -> events.Event:
-    return events.LockRequested(now, client, _gpu(message.gpu, gpus), message.need)
+    return events.LockRequested(now, client, _gpu(message.gpu, gpus))
 
 
 def _lock_released(now: float, client: int, gpus: Sequence[str], message: wire.LockReleased) -> events.Event:
     if message.reason not in _TOLD:
         raise BadMessage(f"LOCK_RELEASED for reason {message.reason}, allowed are 0 to {max(_TOLD)}")
     stuck = message.reason == wire.ReleaseReason.STUCK
-    gpu = _gpu(message.gpu, gpus)
-    return events.LockReleased(now, client, gpu, message.grant, stuck=stuck, drain=message.drain_us / 1e6)
+    return events.LockReleased(now, client, _gpu(message.gpu, gpus), message.grant, stuck=stuck)
 
 
 def _memory_requested(now: float, client: int, gpus: Sequence[str], message: wire.MemRequest) -> events.Event:
@@ -163,13 +162,13 @@ def _microseconds(seconds: float) -> int:
 
 def _slice_ok(command: commands.GiveSlice, gpu: int) -> wire.Message:
     length = 0 if command.length is None else max(1, _microseconds(command.length))
-    return wire.TurnOk(gpu, command.number, wire.FLAG_ALONE * command.alone, length)
+    return wire.TurnOk(gpu, command.number, length)
 
 
 def _lock_ok(command: commands.Grant, gpu: int) -> wire.Message:
     flags = wire.FLAG_EXCLUSIVE * command.exclusive | wire.FLAG_CONTENDED * command.contended
     quantum = 0 if command.quantum is None else max(1, _milliseconds(command.quantum))
-    return wire.LockOk(gpu, command.grant, flags, quantum, command.running)
+    return wire.LockOk(gpu, command.grant, flags, quantum)
 
 
 _GPU_COMMANDS: dict[type[commands.Command], Callable[..., wire.Message]] = {
@@ -178,10 +177,10 @@ _GPU_COMMANDS: dict[type[commands.Command], Callable[..., wire.Message]] = {
     commands.SetTerms: lambda c, gpu: wire.Terms(gpu, wire.FLAG_TURNS * c.slices, _microseconds(c.in_flight)),
     commands.GiveSlice: _slice_ok,
     commands.EndSlice: lambda c, gpu: wire.EndTurn(gpu, c.number),
-    commands.GrantMemory: lambda c, gpu: wire.MemAvailable(gpu, c.request, c.bytes),
-    commands.KeepMemory: lambda c, gpu: wire.MemAvailable(gpu, c.request, c.bytes),
-    commands.HoldMemory: lambda c, gpu: wire.WaitForMem(gpu, c.request, c.bytes),
-    commands.DenyMemory: lambda c, gpu: wire.MemDenied(gpu, c.request, c.bytes, c.limit, int(c.reason)),
+    commands.GrantMemory: lambda c, gpu: wire.MemAvailable(gpu, c.request),
+    commands.KeepMemory: lambda c, gpu: wire.MemAvailable(gpu, c.request),
+    commands.HoldMemory: lambda c, gpu: wire.WaitForMem(gpu, c.request),
+    commands.DenyMemory: lambda c, gpu: wire.MemDenied(gpu, c.request, int(c.reason)),
     commands.SetResidency: lambda c, gpu: wire.Residency(gpu, c.number, c.target),
     commands.PrepareSwapOut: lambda c, gpu: wire.PrepareSwapOut(gpu, c.bytes),
     commands.SetLimit: lambda c, gpu: wire.UpdateLimit(gpu, c.mem_limit or 0, c.card),

@@ -178,8 +178,7 @@ class Shared:
                 return
 
     def _ask(self) -> None:
-        need, gpu = self.mover.allocated, self._card.uuid
-        self._shell.send(lambda now: events.LockRequested(now, self._client, gpu, need))
+        self._shell.send(lambda now: events.LockRequested(now, self._client, self._card.uuid))
 
     def batch(self, wanted: int, kernel_seconds: float) -> int:
         in_turns = self._terms is not None and self._terms.quantum is not None

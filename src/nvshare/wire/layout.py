@@ -1,4 +1,4 @@
-"""How a message lies in bytes: fields of fixed size in a fixed order, and entries of a kind repeated behind them."""
+"""How a message lies in bytes: fields of fixed size in a fixed order, then as many entries of one kind as it counts."""
 
 from __future__ import annotations
 
@@ -11,32 +11,42 @@ _TEXT_ENCODING = "utf-8"
 
 
 class Fields:
-    """``LAYOUT`` names the struct code of each field, in order."""
+    """``LAYOUT`` names each field with its struct code, in order of bytes: ``I``, ``Q``, ``48s`` for text, and ``8x``
+    for reserved bytes, which are sent as zeros, ignored when received, and have no attribute. The last ``APPENDED``
+    fields may be missing, for the previous release does not send them; then they read as zeros."""
 
     LAYOUT: ClassVar[tuple[tuple[str, str], ...]]
+    APPENDED: ClassVar[int] = 0
     STRUCT: ClassVar[struct.Struct]
+    LEAST: ClassVar[int]  # the size without the appended fields
+    NAMES: ClassVar[tuple[str, ...]]  # of the fields that carry a value
     TEXT: ClassVar[frozenset[str]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "LAYOUT" in cls.__dict__:
-            cls.STRUCT = struct.Struct("<" + "".join(code for _, code in cls.LAYOUT))
+            codes = ["<", *(code for _, code in cls.LAYOUT)]
+            cls.STRUCT = struct.Struct("".join(codes))
+            cls.LEAST = struct.calcsize("".join(codes[: len(codes) - cls.APPENDED]))
+            cls.NAMES = tuple(name for name, code in cls.LAYOUT if not code.endswith("x"))
             cls.TEXT = frozenset(name for name, code in cls.LAYOUT if code.endswith("s"))
 
     def pack(self) -> bytes:
-        values: list[Any] = []
-        for name, _ in self.LAYOUT:
-            value = getattr(self, name)
-            values.append(value.encode(_TEXT_ENCODING) if name in self.TEXT else value)
-        return self.STRUCT.pack(*values)
+        values = ((name, getattr(self, name)) for name in self.NAMES)
+        return self.STRUCT.pack(
+            *(value.encode(_TEXT_ENCODING) if name in self.TEXT else value for name, value in values)
+        )
 
     @classmethod
     def read(cls, payload: bytes, offset: int = 0) -> dict[str, Any]:
         """The fields by name; ``struct.error`` or ``UnicodeDecodeError`` when they are not there."""
-        values = cls.STRUCT.unpack_from(payload, offset)
+        data = payload[offset : offset + cls.STRUCT.size]
+        if len(data) >= cls.LEAST:
+            data = data.ljust(cls.STRUCT.size, b"\0")
+        values = zip(cls.NAMES, cls.STRUCT.unpack(data), strict=True)
         return {
             name: value.split(b"\0", 1)[0].decode(_TEXT_ENCODING) if name in cls.TEXT else value
-            for (name, _), value in zip(cls.LAYOUT, values, strict=True)
+            for name, value in values
         }
 
 
@@ -60,8 +70,8 @@ class Message(Fields):
 
 
 class WithEntries(Message):
-    """A message that ends with so many entries of one kind. ``ENTRIES``: its attribute, the field that counts them,
-    their kind, how many there may be, and what people call them."""
+    """A message that ends with entries of one kind. ``ENTRIES``: its attribute, the field that counts them, their kind,
+    how many there may be, and their name in error texts."""
 
     ENTRIES: ClassVar[tuple[str, str, type[Fields], range, str]]
 

@@ -1,33 +1,33 @@
-"""Every message that crosses the scheduler's socket, defined once for Python.
+"""Every message that crosses the scheduler's socket. This module is the one definition of the protocol.
 
-``native/include/nvshare_protocol.h`` is the same definition for C; ``tests/integration/test_protocol_layout.py``
-compiles that header and proves the two equal byte for byte. Values 1 to 14 are names that users already know; ours
-begin at 15.
+``make generate`` writes the same for C to ``native/include/nvshare_protocol.h``: constants, enumerations, and a struct
+for each message with its docstring and the comments of its fields. docs/protocol.md says what may change between
+releases.
 
 All integers are little-endian and naturally aligned; text is UTF-8 in fixed fields padded with zero bytes. A receiver
-ignores bytes beyond the fields it knows, so a later minor release may append fields without a new version.
+ignores bytes beyond the fields it knows. The wire says *lock* for a turn and *turn* for a slice (docs/glossary.md).
 """
 
 from __future__ import annotations
 
 import enum
-import struct
 from dataclasses import dataclass
 
 from nvshare.wire.layout import Fields, WithEntries
 from nvshare.wire.layout import Message as Message  # noqa: PLC0414 (others know it from here)
 
 MAGIC = 0x4853564E  # "NVSH" as little-endian bytes
-VERSION = 1
-HEADER = struct.Struct("<IHHII")  # magic, version, type, payload length, sequence
-MAX_REQUEST = 64 * 1024  # largest payload the scheduler accepts
-MAX_REPLY = 16 * 1024 * 1024  # largest payload a client accepts (status of a full node)
-MAX_GPUS = 16  # GPUs one process may attach
-MAX_PROCESSES = 4000  # of one SHARE_REPLY: what a client can read of it
-ALL_GPUS = 0xFFFFFFFF
+VERSION = 1  # of the frame and of the rules in docs/protocol.md; the two sides of a connection have the same one
+MAX_REQUEST = 64 * 1024  # the largest payload that the scheduler and libnvshare.so accept, in bytes
+MAX_REPLY = 16 * 1024 * 1024  # the largest payload that nvsharectl accepts: the status of a full node
+MAX_GPUS = 16  # the GPUs that one process may attach
+MAX_PROCESSES = 4000  # the entries of one SHARE_REPLY, which stays below MAX_REQUEST
+ALL_GPUS = 0xFFFFFFFF  # as the gpu of a message from the scheduler: each GPU that the client has attached
 
 
 class MessageType(enum.IntEnum):
+    """What a payload is. Users know the names of 1 to 14. A receiver skips a type that it does not know."""
+
     REGISTER = 1
     SCHED_ON = 2
     SCHED_OFF = 3
@@ -60,57 +60,73 @@ class MessageType(enum.IntEnum):
 
 
 class ReleaseReason(enum.IntEnum):
-    """Why a client gave up its grant."""
+    """Why a client gives up its grant."""
 
-    TOLD = 0  # DROP_LOCK
-    IDLE = 1  # nothing submitted or running for a while, and others wait
+    TOLD = 0  # it was sent DROP_LOCK
+    IDLE = 1  # it has submitted nothing and run nothing for a while, and others wait
     ENDED = 2  # the quantum that came with the grant is over
-    STUCK = 3  # the drain passed its deadline; the client's work is still running
+    STUCK = 3  # the drain passed its deadline: the client's work still runs
 
 
 class TurnReason(enum.IntEnum):
-    """Why a compute turn is over."""
+    """Why a slice is over."""
 
     ENDED = 0  # its time is used up
-    IDLE = 1  # nothing to do for a while
-    TOLD = 2  # END_TURN
-    STUCK = 3  # what was submitted did not end in time; it runs on beside the others
+    IDLE = 1  # the client has had nothing to do for a while
+    TOLD = 2  # it was sent END_TURN
+    STUCK = 3  # work did not end in time; it runs on beside the work of others
 
 
 class DenyReason(enum.IntEnum):
-    """Why memory was denied."""
+    """What stands against a memory request."""
 
-    QUOTA = 1
-    CARD = 2
-    HOST = 3
+    QUOTA = 1  # the memory quota of the client's group
+    CARD = 2  # the card: what cannot move leaves too little room
+    HOST = 3  # the host: it has no room for what would have to leave the card
 
 
 class RefusalCode(enum.IntEnum):
-    VERSION = 1
-    MALFORMED = 2
-    UNKNOWN_GPU = 3
-    LIMIT = 4
+    """Why the scheduler ends a connection."""
+
+    VERSION = 1  # the client speaks another VERSION; it does not try again
+    MALFORMED = 2  # a message does not parse, or cannot be meant
+    UNKNOWN_GPU = 3  # the scheduler does not have this GPU
+    LIMIT = 4  # too many connections, or the core expelled the client
 
 
 FLAG_CAN_SWAP = 1  # REGISTER: the client can move its memory to the host
-FLAG_OVERSIZE = 2  # REGISTER: the client may be larger than the card; what it touches comes by itself
-FLAG_EXCLUSIVE = 1  # LOCK_OK: nobody else runs on this GPU; keep little work in flight so that a drain is short
+FLAG_OVERSIZE = 2  # REGISTER: the client may be larger than the card and runs with as much of its memory there as fits
+FLAG_EXCLUSIVE = 1  # LOCK_OK: no other client runs on this GPU; keep little work in flight, so that a drain is short
 FLAG_CONTENDED = 2  # LOCK_OK: others wait; release as soon as idle
-
 FLAG_STAYS = 1  # MEM_REQUEST: these bytes can never be moved
 FLAG_COUNTED = 2  # MEM_REQUEST, with FLAG_STAYS: the client has these bytes already
-FLAG_TURNS = 1  # TERMS: work on this GPU needs a compute turn; without it: the grant is enough
-FLAG_ALONE = 1  # TURN_OK: nobody else runs on this GPU meanwhile, so what is measured is this client's own
+FLAG_TURNS = 1  # TERMS: work on this GPU needs a slice; without this flag the grant is enough
+
+
+@dataclass(frozen=True)
+class Header(Fields):
+    """The header of a frame. The payload follows."""
+
+    type: int
+    length: int  # of the payload, in bytes
+    sequence: int  # 1, 2, 3 ... per connection and direction
+    magic: int = MAGIC
+    version: int = VERSION
+
+    LAYOUT = (("magic", "I"), ("version", "H"), ("type", "H"), ("length", "I"), ("sequence", "I"))
+
+
+HEADER = Header.STRUCT
 
 
 @dataclass(frozen=True)
 class GpuEntry(Fields):
-    """One GPU of a client, repeated at the end of REGISTER and ATTACH; its place is the ``gpu`` of later messages."""
+    """One GPU of a client, at the end of REGISTER and ATTACH. Later messages name it by its index there."""
 
     uuid: str
-    allocated: int = 0  # bytes held now (not zero only when a client registers again)
-    resident: int = 0
-    grant: int = 0  # grant number still held, 0 for none
+    allocated: int = 0  # bytes held now; not zero only when the process registers again
+    resident: int = 0  # bytes of them on the card
+    grant: int = 0  # number of the grant that the client still holds; 0: none
 
     LAYOUT = (("uuid", "48s"), ("allocated", "Q"), ("resident", "Q"), ("grant", "Q"))
 
@@ -127,22 +143,22 @@ class _WithGpus(WithEntries):
 
 @dataclass(frozen=True)
 class Register(_WithGpus):
-    """Client to scheduler, once per connection, when the process creates its first CUDA context.
+    """Client to scheduler, once per connection: the process makes its first CUDA context.
 
-    Names and limits are what the process says of itself (its environment); the scheduler believes the kernel instead
-    where the two differ, and a limit from here never raises one set by an operator.
+    Names and limits are what the process says of itself, from its environment. Where the kernel says otherwise the
+    scheduler believes the kernel. A limit from here never raises one that an operator set.
     """
 
     gpus: tuple[GpuEntry, ...]
-    previous_id: int = 0  # id from an earlier connection of the same process, 0 for none
-    mem_limit: int = 0  # bytes, 0 for none
-    core_limit: int = 0  # percent, 0 for none
-    priority: int = 0  # 0 normal, 1 high
+    previous_id: int = 0  # id from an earlier connection of the same process; 0: none
+    mem_limit: int = 0  # bytes; 0: none
+    core_limit: int = 0  # percent; 0: none
+    priority: int = 0  # 0: normal, 1: high
     flags: int = 0
-    name: str = ""
+    name: str = ""  # of the program
     pod_name: str = ""
     pod_namespace: str = ""
-    library: str = ""
+    library: str = ""  # release of libnvshare.so
 
     TYPE = MessageType.REGISTER
     LAYOUT = (
@@ -161,57 +177,52 @@ class Register(_WithGpus):
 
 @dataclass(frozen=True)
 class SchedOn(Message):
-    """Scheduler to client: you are registered under this id, and your work is scheduled."""
+    """Scheduler to client: the client is registered under this id, and needs a grant to run. From nvsharectl: switch
+    anti-thrash on."""
 
     client_id: int
-    flags: int = 0
-    reserved: int = 0
 
     TYPE = MessageType.SCHED_ON
-    LAYOUT = (("client_id", "Q"), ("flags", "I"), ("reserved", "I"))
+    LAYOUT = (("client_id", "Q"), ("reserved", "8x"))
 
 
 @dataclass(frozen=True)
 class SchedOff(Message):
-    """Scheduler to client: anti-thrash is off; run freely. From nvsharectl: switch it off."""
+    """Scheduler to client: the client is registered under this id, and runs freely, since anti-thrash is off. From
+    nvsharectl: switch anti-thrash off."""
 
     client_id: int = 0
-    flags: int = 0
-    reserved: int = 0
 
     TYPE = MessageType.SCHED_OFF
-    LAYOUT = (("client_id", "Q"), ("flags", "I"), ("reserved", "I"))
+    LAYOUT = (("client_id", "Q"), ("reserved", "8x"))
 
 
 @dataclass(frozen=True)
 class ReqLock(Message):
-    """Client to scheduler: I have work for this GPU and need so many bytes resident to do it."""
+    """Client to scheduler: the client has work for this GPU and no grant."""
 
     gpu: int
-    flags: int = 0
-    need: int = 0
 
     TYPE = MessageType.REQ_LOCK
-    LAYOUT = (("gpu", "I"), ("flags", "I"), ("need", "Q"))
+    LAYOUT = (("gpu", "I"), ("reserved", "12x"))
 
 
 @dataclass(frozen=True)
 class LockOk(Message):
-    """Scheduler to client: run. Sent again with the same grant number when its terms change."""
+    """Scheduler to client: run. The same grant number again: only flags and quantum changed."""
 
     gpu: int
     grant: int
     flags: int = 0
-    quantum_ms: int = 0  # the client ends its own turn after this; 0: when told
-    running: int = 1
+    quantum_ms: int = 0  # the client ends its turn after this, counted from the first LOCK_OK; 0: when told
 
     TYPE = MessageType.LOCK_OK
-    LAYOUT = (("gpu", "I"), ("flags", "I"), ("grant", "Q"), ("quantum_ms", "I"), ("running", "I"))
+    LAYOUT = (("gpu", "I"), ("flags", "I"), ("grant", "Q"), ("quantum_ms", "I"), ("reserved", "4x"))
 
 
 @dataclass(frozen=True)
 class DropLock(Message):
-    """Scheduler to client: stop submitting, drain, answer LOCK_RELEASED within the deadline."""
+    """Scheduler to client: stop submitting, drain, and answer LOCK_RELEASED within the deadline."""
 
     gpu: int
     grant: int
@@ -223,49 +234,46 @@ class DropLock(Message):
 
 @dataclass(frozen=True)
 class LockReleased(Message):
-    """Client to scheduler: my work on this GPU is drained (or, STUCK, could not be)."""
+    """Client to scheduler: the gate is shut and the client's work on this GPU has ended. With the reason STUCK the work
+    runs on."""
 
     gpu: int
     grant: int
-    reason: int = 0
-    occupied_us: int = 0
-    drain_us: int = 0
+    reason: int = 0  # ReleaseReason
 
     TYPE = MessageType.LOCK_RELEASED
-    LAYOUT = (("gpu", "I"), ("reason", "I"), ("grant", "Q"), ("occupied_us", "Q"), ("drain_us", "Q"))
+    LAYOUT = (("gpu", "I"), ("reason", "I"), ("grant", "Q"), ("reserved", "16x"))
 
 
 @dataclass(frozen=True)
 class SetTq(Message):
-    """nvsharectl to scheduler: fixed quantum in seconds."""
+    """nvsharectl to scheduler: use this fixed quantum."""
 
     seconds: int
-    reserved: int = 0
 
     TYPE = MessageType.SET_TQ
-    LAYOUT = (("seconds", "I"), ("reserved", "I"))
+    LAYOUT = (("seconds", "I"), ("reserved", "4x"))
 
 
 @dataclass(frozen=True)
 class MemUpdate(Message):
-    """Client to scheduler: what became of the memory it was granted.
+    """Client to scheduler: what became of the memory that the client was granted.
 
-    ``released`` only grows (bytes given back since registration), so that it cannot race with grants under way:
-    what a client has allocated is what it was granted less what it released.
+    What a client has allocated is what it was granted less what it released. ``released`` only grows, so that no order
+    of messages can make the two sides disagree.
     """
 
     gpu: int
-    released: int
-    resident: int
-    host: int = 0
-    pinned: int = 0  # part of resident that cannot be moved
+    released: int  # bytes given back since registration
+    resident: int  # bytes on the card
+    host: int = 0  # bytes in host memory
+    pinned: int = 0  # the part of resident that cannot move
     applied: int = 0  # number of the last RESIDENCY that the client keeps to
-    reserved: int = 0
 
     TYPE = MessageType.MEM_UPDATE
     LAYOUT = (
         ("gpu", "I"),
-        ("reserved", "I"),
+        ("reserved", "4x"),
         ("released", "Q"),
         ("resident", "Q"),
         ("host", "Q"),
@@ -276,56 +284,53 @@ class MemUpdate(Message):
 
 @dataclass(frozen=True)
 class WaitForMem(Message):
-    """Scheduler to client: your request must wait; MEM_AVAILABLE or MEM_DENIED follows."""
+    """Scheduler to client: the memory request waits for room; MEM_AVAILABLE or MEM_DENIED follows."""
 
     gpu: int
     request: int
-    bytes: int
 
     TYPE = MessageType.WAIT_FOR_MEM
-    LAYOUT = (("gpu", "I"), ("request", "I"), ("bytes", "Q"))
+    LAYOUT = (("gpu", "I"), ("request", "I"), ("reserved", "8x"))
 
 
 @dataclass(frozen=True)
 class MemAvailable(Message):
-    """Scheduler to client: your request is granted."""
+    """Scheduler to client: the memory request is granted."""
 
     gpu: int
     request: int
-    bytes: int
 
     TYPE = MessageType.MEM_AVAILABLE
-    LAYOUT = (("gpu", "I"), ("request", "I"), ("bytes", "Q"))
+    LAYOUT = (("gpu", "I"), ("request", "I"), ("reserved", "8x"))
 
 
 @dataclass(frozen=True)
 class PrepareSwapOut(Message):
-    """Scheduler to client: so many bytes may have to leave the card when your turn ends; have buffers for them."""
+    """Scheduler to client: this many bytes may have to leave the card when the client's turn ends. The client allocates
+    host memory for them meanwhile."""
 
     gpu: int
     bytes: int
-    flags: int = 0
 
     TYPE = MessageType.PREPARE_SWAP_OUT
-    LAYOUT = (("gpu", "I"), ("flags", "I"), ("bytes", "Q"))
+    LAYOUT = (("gpu", "I"), ("reserved", "4x"), ("bytes", "Q"))
 
 
 @dataclass(frozen=True)
 class UpdateLimit(Message):
-    """Scheduler to client: the memory quota of your group on this GPU, what is left of it, and the declared card."""
+    """Scheduler to client: the memory quota of the client's group on this GPU, and the declared size of the card."""
 
     gpu: int
-    mem_limit: int  # bytes, 0 for none
-    card: int  # bytes all tasks together may allocate
-    reserved: int = 0
+    mem_limit: int  # bytes; 0: none
+    card: int  # bytes that all tasks together may allocate
 
     TYPE = MessageType.UPDATE_LIMIT
-    LAYOUT = (("gpu", "I"), ("reserved", "I"), ("mem_limit", "Q"), ("card", "Q"))
+    LAYOUT = (("gpu", "I"), ("reserved", "4x"), ("mem_limit", "Q"), ("card", "Q"))
 
 
 @dataclass(frozen=True)
 class UpdateCoreLimit(Message):
-    """Scheduler to client: your compute quota in percent of one GPU."""
+    """Scheduler to client: the compute quota of the client's group, the same on each GPU."""
 
     percent: int
     gpu: int = ALL_GPUS
@@ -336,11 +341,11 @@ class UpdateCoreLimit(Message):
 
 @dataclass(frozen=True)
 class Refused(Message):
-    """Scheduler to client, last message before it hangs up. Its layout never changes: any version can read it."""
+    """Scheduler to its peer, as the last message of a connection. Its layout is the same in each VERSION."""
 
-    code: int
+    code: int  # RefusalCode
     reason: str
-    version: int = VERSION
+    version: int = VERSION  # of the scheduler
 
     TYPE = MessageType.REFUSED
     LAYOUT = (("version", "I"), ("code", "I"), ("reason", "256s"))
@@ -348,54 +353,49 @@ class Refused(Message):
 
 @dataclass(frozen=True)
 class Attach(_WithGpus):
-    """Client to scheduler: I now use these GPUs too (appended to the list of REGISTER)."""
+    """Client to scheduler: the client uses these GPUs too. They are appended to the list of REGISTER."""
 
     gpus: tuple[GpuEntry, ...]
-    reserved: int = 0
 
     TYPE = MessageType.ATTACH
-    LAYOUT = (("gpu_count", "I"), ("reserved", "I"))
+    LAYOUT = (("gpu_count", "I"), ("reserved", "4x"))
 
 
 @dataclass(frozen=True)
 class MemRequest(Message):
-    """Client to scheduler: may I allocate so many bytes on this GPU?"""
+    """Client to scheduler: may the client allocate this many bytes on this GPU?"""
 
     gpu: int
-    request: int
+    request: int  # a number that the answer repeats
     bytes: int
     flags: int = 0
-    reserved: int = 0
 
     TYPE = MessageType.MEM_REQUEST
-    LAYOUT = (("gpu", "I"), ("request", "I"), ("bytes", "Q"), ("flags", "I"), ("reserved", "I"))
+    LAYOUT = (("gpu", "I"), ("request", "I"), ("bytes", "Q"), ("flags", "I"), ("reserved", "4x"))
 
 
 @dataclass(frozen=True)
 class MemDenied(Message):
-    """Scheduler to client: no; the application gets the CUDA out-of-memory error."""
+    """Scheduler to client: the memory request is denied. The application gets the CUDA out-of-memory error."""
 
     gpu: int
     request: int
-    bytes: int
-    limit: int
-    reason: int
-    reserved: int = 0
+    reason: int  # DenyReason
 
     TYPE = MessageType.MEM_DENIED
-    LAYOUT = (("gpu", "I"), ("request", "I"), ("bytes", "Q"), ("limit", "Q"), ("reason", "I"), ("reserved", "I"))
+    LAYOUT = (("gpu", "I"), ("request", "I"), ("reserved", "16x"), ("reason", "I"), ("reserved_end", "4x"))
 
 
 @dataclass(frozen=True)
 class Usage(Message):
-    """Client to scheduler: counters of this GPU, all but the window cumulative since registration."""
+    """Client to scheduler: counters of this GPU since registration, and the window as it is now."""
 
     gpu: int
-    window: int  # pending-kernel window now
-    occupied_us: int
+    window: int  # the most submissions that may be in flight
+    occupied_us: int  # time with unfinished work
     submissions: int
-    swapped_out: int = 0
-    swapped_in: int = 0
+    swapped_out: int = 0  # bytes
+    swapped_in: int = 0  # bytes
 
     TYPE = MessageType.USAGE
     LAYOUT = (
@@ -410,93 +410,94 @@ class Usage(Message):
 
 @dataclass(frozen=True)
 class Residency(Message):
-    """Scheduler to client: how many bytes you may have on this GPU from now on.
+    """Scheduler to client: how many bytes the client may have on this GPU from now on.
 
-    Below what is resident: move the rest to the host, a chunk at a time, reporting each with MEM_UPDATE. Above: bring
-    back what is missing. A client that holds a grant is never told less than it has allocated.
+    Below what is resident: the client moves the rest to the host, a chunk at a time, and reports each with MEM_UPDATE.
+    Above: it brings back what is missing. The target of a client with a grant is never below what it has allocated.
     """
 
     gpu: int
-    number: int  # 1, 2, 3 ... per client and GPU; MEM_UPDATE echoes it
-    target: int
-    reserved: int = 0
+    number: int  # 1, 2, 3 ... per client and GPU; MEM_UPDATE repeats it
+    target: int  # bytes
 
     TYPE = MessageType.RESIDENCY
-    LAYOUT = (("gpu", "I"), ("reserved", "I"), ("number", "Q"), ("target", "Q"))
+    LAYOUT = (("gpu", "I"), ("reserved", "4x"), ("number", "Q"), ("target", "Q"))
 
 
 @dataclass(frozen=True)
 class Terms(Message):
-    """Scheduler to client: how you run on this GPU while you hold its grant. Until told: freely.
+    """Scheduler to client: how the client runs on this GPU while it holds the grant. Before the first TERMS: freely.
 
-    With ``FLAG_TURNS`` work needs a compute turn as well, and what is in flight stays within ``in_flight_us`` of GPU
-    time, so that a turn ends soon after it is told to. Memory stays where it is, whoever's turn it is. Without the
-    flag a turn under way is void: no TURN_OVER follows. Terms outlive the grant, not SCHED_OFF or the connection.
+    With FLAG_TURNS work needs a slice too, and work in flight stays within ``in_flight_us``, so that a slice ends soon
+    after END_TURN. Memory stays where it is. Without the flag a slice that the client has is void, and no TURN_OVER
+    follows. Terms outlive the grant; they end with SCHED_OFF and with the connection.
     """
 
     gpu: int
     flags: int = 0
-    in_flight_us: int = 0
-    reserved: int = 0
+    in_flight_us: int = 0  # GPU time; 0: no bound
 
     TYPE = MessageType.TERMS
-    LAYOUT = (("gpu", "I"), ("flags", "I"), ("in_flight_us", "I"), ("reserved", "I"))
+    LAYOUT = (("gpu", "I"), ("flags", "I"), ("in_flight_us", "I"), ("reserved", "4x"))
 
 
 @dataclass(frozen=True)
 class ReqTurn(Message):
-    """Client to scheduler: I hold the grant of this GPU and have work, but no compute turn. Sent once, and not after a
-    TURN_OVER that said so already; perhaps while the work of the turn before is still in flight."""
+    """Client to scheduler: the client holds the grant of this GPU and has work, but no slice.
+
+    Sent once for each slice, and not after a TURN_OVER that said it already. Work of the slice before may still be in
+    flight.
+    """
 
     gpu: int
-    flags: int = 0
 
     TYPE = MessageType.REQ_TURN
-    LAYOUT = (("gpu", "I"), ("flags", "I"))
+    LAYOUT = (("gpu", "I"), ("reserved", "4x"))
 
 
 @dataclass(frozen=True)
 class TurnOk(Message):
-    """Scheduler to client: run for ``length_us``, counted from the moment the first TURN_OK with this number came; 0:
-    until told. Sent again with the same number when the length or the flags change. A turn with a length ends early
-    when the client is idle; one until told is kept."""
+    """Scheduler to client: here is a slice. The same number again: its length changed.
+
+    A slice with a length ends early when the client is idle. A slice without one lasts until END_TURN.
+    """
 
     gpu: int
     number: int
-    flags: int = 0
-    length_us: int = 0
-    reserved: int = 0
+    length_us: int = 0  # counted from the first TURN_OK with this number; 0: until told
 
     TYPE = MessageType.TURN_OK
-    LAYOUT = (("gpu", "I"), ("flags", "I"), ("number", "Q"), ("length_us", "I"), ("reserved", "I"))
+    LAYOUT = (("gpu", "I"), ("reserved", "4x"), ("number", "Q"), ("length_us", "I"), ("reserved_end", "4x"))
 
 
 @dataclass(frozen=True)
 class EndTurn(Message):
-    """Scheduler to client: your turn is over now."""
+    """Scheduler to client: the slice is over now."""
 
     gpu: int
     number: int
-    reserved: int = 0
 
     TYPE = MessageType.END_TURN
-    LAYOUT = (("gpu", "I"), ("reserved", "I"), ("number", "Q"))
+    LAYOUT = (("gpu", "I"), ("reserved", "4x"), ("number", "Q"))
 
 
 @dataclass(frozen=True)
 class TurnOver(Message):
-    """Client to scheduler: my gate is shut. Sent once or twice for a turn: while work of at most about ``pending_us``
-    is still in flight, so that the next turn can begin without a gap; and, with ``pending_us`` 0 and the final figures,
-    when all has ended or the client is given another turn before that. Work that does not end within a second is told
-    of again every second, as STUCK: it runs on, and its client may have another turn meanwhile. The turns of a gang end
-    together, each with a TURN_OVER of its own; so do they before LOCK_RELEASED."""
+    """Client to scheduler: the client's gate is shut, and its slice is over.
+
+    Sent once or twice for a slice. The first time work is still in flight, so that the next slice can begin without a
+    gap. The last time ``pending_us`` is 0 and the figures are final: all work has ended, or the client is given another
+    slice before that. Work that does not end within a second is reported every second with the reason STUCK: it runs
+    on, and its client may have another slice meanwhile. The slices of a gang end together, each with a TURN_OVER of its
+    own, and before LOCK_RELEASED.
+    """
 
     gpu: int
     number: int
-    reason: int = 0
-    used_us: int = 0  # with unfinished work, gaps under a millisecond included, until now
-    busy_us: int = 0  # part of it in which the GPU itself was at work for this client, as far as it was seen
-    pending_us: int = 0
+    reason: int = 0  # TurnReason
+    used_us: int = 0  # time with unfinished work so far, including gaps below a millisecond
+    busy_us: int = 0  # the part of it in which the GPU was seen at work for this client
+    pending_us: int = 0  # about what is still in flight; 0: nothing, and this is the last TURN_OVER of the slice
     wants: int = 0  # 1: a submitter waits already; counts as REQ_TURN
 
     TYPE = MessageType.TURN_OVER
@@ -527,21 +528,21 @@ class _Json(Message):
 
 @dataclass(frozen=True)
 class Control(_Json):
-    """nvsharectl (or ``nvshare run``) to scheduler: a JSON object with ``op``; see docs/protocol.md."""
+    """nvsharectl or ``nvshare run`` to scheduler: a JSON object with ``op``; see docs/protocol.md."""
 
     TYPE = MessageType.CONTROL
 
 
 @dataclass(frozen=True)
 class ControlReply(_Json):
-    """Scheduler to nvsharectl: a JSON object with ``ok`` and either the result or ``error``."""
+    """Scheduler to the sender of CONTROL: a JSON object with ``ok`` and either the result or ``error``."""
 
     TYPE = MessageType.CONTROL_REPLY
 
 
 @dataclass(frozen=True)
 class Share(Message):
-    """Any process to scheduler: what does the run, pod or task that I am in have of this GPU? Needs no REGISTER."""
+    """Any process to scheduler: what does the group of this process have of this GPU? Needs no REGISTER."""
 
     uuid: str
 
@@ -551,26 +552,24 @@ class Share(Message):
 
 @dataclass(frozen=True)
 class ProcessEntry(Fields):
-    """One process, repeated at the end of SHARE_REPLY."""
+    """One process, at the end of SHARE_REPLY."""
 
-    pid: int  # as the one who asked sees it; 0 where it cannot
-    allocated: int
-    reserved: int = 0
+    pid: int  # as the asking process sees it; 0: it cannot
+    allocated: int  # bytes
 
-    LAYOUT = (("pid", "I"), ("reserved", "I"), ("allocated", "Q"))
+    LAYOUT = (("pid", "I"), ("reserved", "4x"), ("allocated", "Q"))
 
 
 @dataclass(frozen=True)
 class ShareReply(WithEntries):
-    """Scheduler to whoever sent SHARE. ``card`` 0: it belongs to nobody that this scheduler knows."""
+    """Scheduler to the sender of SHARE."""
 
-    card: int = 0  # bytes; the size of the card as its tasks see it
-    used: int = 0  # bytes that all of its processes have allocated
+    card: int = 0  # bytes: the size of the card as the asking process's group sees it; 0: the scheduler knows no group
+    used: int = 0  # bytes that all processes of the group have allocated
     processes: tuple[ProcessEntry, ...] = ()
-    reserved: int = 0
 
     TYPE = MessageType.SHARE_REPLY
-    LAYOUT = (("card", "Q"), ("used", "Q"), ("process_count", "I"), ("reserved", "I"))
+    LAYOUT = (("card", "Q"), ("used", "Q"), ("process_count", "I"), ("reserved", "4x"))
     ENTRIES = ("processes", "process_count", ProcessEntry, range(MAX_PROCESSES + 1), "processes")
 
     @property

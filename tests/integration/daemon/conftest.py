@@ -150,8 +150,8 @@ class WireClient:
             if isinstance(message, (wire.MemAvailable, wire.MemDenied)):
                 return message
 
-    def take_turn(self, need: int = 0, gpu: int = 0) -> wire.LockOk:
-        self.send(wire.ReqLock(gpu, need=need))
+    def take_turn(self, gpu: int = 0) -> wire.LockOk:
+        self.send(wire.ReqLock(gpu))
         return self.expect(wire.LockOk)
 
     def close(self) -> None:

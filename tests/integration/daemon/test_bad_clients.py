@@ -67,7 +67,6 @@ AFTER_REGISTER = {
     "attaches a GPU twice": (lambda gpu: wire.Attach((wire.GpuEntry(gpu),)), "attached twice"),
     "releases memory it never had": (lambda gpu: wire.MemUpdate(0, released=GIB, resident=0), "released"),
     "is resident beyond what it has": (lambda gpu: wire.MemUpdate(0, released=0, resident=2**64 - 1), "resident"),
-    "needs an absurd size": (lambda gpu: wire.ReqLock(0, need=2**64 - 1), "needs"),
     "unknown release reason": (lambda gpu: wire.LockReleased(0, 1, reason=99), "reason 99"),
 }
 

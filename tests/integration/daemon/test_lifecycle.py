@@ -75,7 +75,7 @@ def test_clients_come_back_with_what_they_hold(scheduler, connect):
     client = connect(scheduler)
     identity = client.register(scheduler.gpus[0])
     client.request_memory(4 * GIB)
-    grant = client.take_turn(need=4 * GIB).grant
+    grant = client.take_turn().grant
     # WHEN the scheduler is killed and started again, and the client registers with what it holds
     scheduler.kill()
     scheduler.start()

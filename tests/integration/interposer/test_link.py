@@ -8,6 +8,7 @@ import select
 import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -245,11 +246,12 @@ def test_a_drop_is_answered_after_the_work_and_the_next_launch_asks_again(
     scheduler.send(LockOk(0, 1))
     assert program.answer() == 0
     # WHEN its turn is over
+    dropped = time.monotonic()
     scheduler.send(DropLock(0, 1, deadline_ms=10_000))
     released = scheduler.expect(LockReleased)
-    # THEN the answer comes when the kernel has ended, and says how long that took
+    # THEN the answer comes when the kernel has ended
     assert (released.grant, released.reason) == (1, ReleaseReason.TOLD)
-    assert released.drain_us > 100_000
+    assert time.monotonic() - dropped > 0.1
     program.tell("launch 1")
     scheduler.expect(ReqLock)
     scheduler.send(LockOk(0, 2))

@@ -87,7 +87,7 @@ class Mover:
                 self._send(SchedOn(CLIENT), UpdateLimit(0, 0, CARD))
             elif isinstance(message, MemRequest):
                 self.allocated += message.bytes
-                self._send(MemAvailable(0, message.request, message.bytes))
+                self._send(MemAvailable(0, message.request))
             elif isinstance(message, MemUpdate):
                 self.allocated -= message.released - self.memory.released
                 self.memory = message

@@ -200,8 +200,8 @@ class Scene:
         self.memory = {key: attachment for key, attachment in self.memory.items() if key[0] != client}
         return self.send(e.ClientGone(self.now, client))
 
-    def request(self, client: int, gpu: str = A, need: int = 0) -> list[c.Command]:
-        return self.send(e.LockRequested(self.now, client, gpu, need))
+    def request(self, client: int, gpu: str = A) -> list[c.Command]:
+        return self.send(e.LockRequested(self.now, client, gpu))
 
     def release(
         self, client: int, gpu: str = A, *, grant: int | None = None, stuck: bool = False, drain: float = 0.0

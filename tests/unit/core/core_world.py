@@ -428,7 +428,7 @@ class World:
             held.told or self._tight(gpu) for gpu, held in program.gpus.items()
         )
         drains = any(held.dropped and held.drain_by > self.now for held in program.gpus.values())
-        answer = self.send(e.LockRequested(self.now, program.id, uuid, program.gpus[uuid].allocated))
+        answer = self.send(e.LockRequested(self.now, program.id, uuid))
         if self.settings.anti_thrash and free and not drains:
             assert any(isinstance(command, c.Grant) and command.gpu == uuid for command in answer), "kept waiting"
 
@@ -637,7 +637,6 @@ class World:
             e.MemoryUpdated(self.now, program.id, uuid, held.released, 0, applied=1 << 60),
             e.MemoryUpdated(self.now, program.id, uuid, held.released - 1, 0),
             e.MemoryUpdated(self.now, program.id, uuid, held.released, 0, host=SIZE_MAX + 1),
-            e.LockRequested(self.now, program.id, uuid, SIZE_MAX + 1),
             e.UsageReported(self.now, program.id, uuid, 0.0, 0, 1, swapped_out=SIZE_MAX + 1),
         )
         self._expect_expelled(program.id, lies[a % len(lies)])
@@ -722,11 +721,11 @@ class World:
     def speak_of_strangers(self, a: int, b: int, d: int) -> None:
         program = self._pick(a)
         strangers = (
-            e.LockRequested(self.now, 99, UUIDS[0], 0),
+            e.LockRequested(self.now, 99, UUIDS[0]),
             e.LockReleased(self.now, 99, UUIDS[0], 1),
             e.MemoryRequested(self.now, 99, UUIDS[0], 1, 1),
             e.GpuAttached(self.now, 99, (e.HeldGpu(UUIDS[0]),)),
-            e.LockRequested(self.now, program.id if program else 99, "GPU-unknown", 0),
+            e.LockRequested(self.now, program.id if program else 99, "GPU-unknown"),
             e.LimitsChanged(self.now, "pod:unknown", 1),
             e.GroupClosed(self.now, "pod:unknown"),
         )

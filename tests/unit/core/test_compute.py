@@ -76,17 +76,17 @@ def test_two_busy_clients_take_turns_of_some_fifty_milliseconds() -> None:
     stage.start(2)
     told = stage.use(1, 2)
     assert of(told, c.SetTerms) == [c.SetTerms(1, A, True, 0.004), c.SetTerms(2, A, True, 0.004)]
-    assert of(stage.ask(1), c.GiveSlice) == [c.GiveSlice(1, A, 1, None, True)]
+    assert of(stage.ask(1), c.GiveSlice) == [c.GiveSlice(1, A, 1, None)]
     assert lengths(stage.ask(2)) == [0.04125]  # less than 50: nobody is behind yet
     stage.pass_time(0.05)
-    assert of(stage.over(1, 0.05), c.GiveSlice) == [c.GiveSlice(2, A, 2, 0.05, True)]
+    assert of(stage.over(1, 0.05), c.GiveSlice) == [c.GiveSlice(2, A, 2, 0.05)]
 
 
 def test_the_next_turn_begins_when_little_of_the_last_one_is_left() -> None:
     stage = contending(1, 2, asking=True)
     stage.pass_time(0.05)
     assert not of(stage.over(1, 0.05, pending=0.01, wants=False), c.GiveSlice)
-    assert of(stage.pass_time(0.009), c.GiveSlice) == [c.GiveSlice(2, A, 2, None, True)]
+    assert of(stage.pass_time(0.009), c.GiveSlice) == [c.GiveSlice(2, A, 2, None)]
 
 
 def test_status_says_what_each_waits_for() -> None:
@@ -317,7 +317,7 @@ def test_nobody_is_billed_for_more_than_the_time_that_passed() -> None:
 def test_a_client_that_does_not_end_its_turn_is_gone_on_beside() -> None:
     stage = contending(1, 2, asking=True)
     answer = stage.pass_time(0.05 + 1.5)
-    assert of(answer, c.GiveSlice)[-1] == c.GiveSlice(2, A, 2, None, True)
+    assert of(answer, c.GiveSlice)[-1] == c.GiveSlice(2, A, 2, None)
     warnings = [line.text for line in of(answer, c.Log) if line.level is c.Level.WARN]
     assert len(warnings) == 1
     assert "did not end its compute turn" in warnings[0]
@@ -346,7 +346,7 @@ def test_nobody_is_taken_for_deaf_after_a_scheduler_that_stood_still() -> None:
     # WHEN it looks before it reads what was said; THEN it waits for that
     looked = stage.send(e.TimerFired(stage.now))
     assert not [line for line in of(looked, c.Log) if line.level is c.Level.WARN]
-    assert of(stage.over(1, 0.05), c.GiveSlice) == [c.GiveSlice(2, A, 2, 0.05, True)]
+    assert of(stage.over(1, 0.05), c.GiveSlice) == [c.GiveSlice(2, A, 2, 0.05)]
 
 
 def test_a_turn_that_goes_on_after_its_end_was_noticed_has_no_end_any_more() -> None:

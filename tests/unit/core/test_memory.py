@@ -120,7 +120,6 @@ def test_any_size_may_be_asked_for_and_too_much_is_denied() -> None:
         e.MemoryUpdated(0.0, 1, A, released=MIB, resident=0, pinned=SIZE_MAX + 1),
         e.MemoryRequested(0.0, 1, A, 9, -1),
         e.MemoryKept(0.0, 1, A, 9, 2 * MIB + 1),
-        e.LockRequested(0.0, 1, A, need=SIZE_MAX + 1),
         e.UsageReported(0.0, 1, A, 0.0, 0, 0, swapped_in=SIZE_MAX + 1),
     ],
 )

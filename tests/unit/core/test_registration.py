@@ -133,7 +133,7 @@ def test_events_of_unknown_clients_and_gpus_are_ignored_with_a_line() -> None:
     scene.register(1)
 
     for event in (
-        e.LockRequested(0.0, 9, A, 0),
+        e.LockRequested(0.0, 9, A),
         e.LockReleased(0.0, 9, A, 1),
         e.MemoryRequested(0.0, 9, A, 1, 1),
         e.MemoryUpdated(0.0, 9, A, 0, 0),
@@ -141,7 +141,7 @@ def test_events_of_unknown_clients_and_gpus_are_ignored_with_a_line() -> None:
         e.ContextMeasured(0.0, 9, A, 1),
         e.UnmanagedSeen(0.0, "GPU-unknown", (e.Unmanaged(1, "x", 1),)),
         e.ClientGone(0.0, 9),
-        e.LockRequested(0.0, 1, B, 0),
+        e.LockRequested(0.0, 1, B),
         e.LimitsChanged(0.0, "pod:none", mem_limit=GIB),
         e.GroupClosed(0.0, "pod:none"),
     ):

@@ -25,7 +25,7 @@ def test_what_fits_runs_together_and_is_never_dropped(mode: Mode) -> None:
     answers = [scene.request(client) for client in (1, 2, 3)]
 
     assert [granted(answer) for answer in answers] == [[(1, A)], [(2, A)], [(3, A)]]
-    assert only(answers[2], c.Grant) == [c.Grant(3, A, 3, exclusive=False, contended=False, quantum=None, running=3)]
+    assert only(answers[2], c.Grant) == [c.Grant(3, A, 3, exclusive=False, contended=False, quantum=None)]
     assert scene.wake is None
     assert scene.pass_time(10_000.0) == []
 

@@ -82,7 +82,7 @@ class Mischief:
         if kind not in wire.BY_TYPE:
             return kind, b"?" * chance.randrange(32)
         layout = wire.BY_TYPE[kind]
-        values = [self._value(name, code) for name, code in layout.LAYOUT]
+        values = [self._value(name, code) for name, code in layout.LAYOUT if name in layout.NAMES]
         payload = layout.STRUCT.pack(*values)
         return kind, payload + self._entry() if kind == wire.MessageType.ATTACH else payload
 

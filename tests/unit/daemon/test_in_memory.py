@@ -70,6 +70,13 @@ def test_quiet_client_stays(in_memory):
     assert not transport.closed
 
 
+def test_debug_log_names_the_release_of_a_clients_library(in_memory, caplog):
+    caplog.set_level(logging.DEBUG, "nvshare")
+    connection, _ = in_memory().connect()
+    send(connection, Encoder(), wire.Register((wire.GpuEntry(GPUS[0]),), library="0.1.0"))
+    assert f"process {os.getpid()} has the library of release 0.1.0" in caplog.messages
+
+
 def nobody_is_operator(monkeypatch):
     monkeypatch.setattr(identity, "is_operator", lambda peer, pod, own_pod: False)
 

@@ -10,9 +10,9 @@ from nvshare.wire import messages as wire
 A, B = "GPU-a", "GPU-b"
 
 MESSAGES = [
-    (wire.ReqLock(1, need=7), events.LockRequested(1.5, 42, B, 7)),
-    (wire.LockReleased(0, 9, 0, 5, 2_500_000), events.LockReleased(1.5, 42, A, 9, False, 2.5)),
-    (wire.LockReleased(0, 9, 3), events.LockReleased(1.5, 42, A, 9, True, 0.0)),
+    (wire.ReqLock(1), events.LockRequested(1.5, 42, B)),
+    (wire.LockReleased(0, 9, 0), events.LockReleased(1.5, 42, A, 9, stuck=False)),
+    (wire.LockReleased(0, 9, 3), events.LockReleased(1.5, 42, A, 9, stuck=True)),
     (wire.MemRequest(0, 3, 100), events.MemoryRequested(1.5, 42, A, 3, 100)),
     (wire.MemRequest(0, 3, 100, wire.FLAG_STAYS), events.MemoryRequested(1.5, 42, A, 3, 100, True)),
     (wire.MemRequest(0, 3, 100, wire.FLAG_STAYS | wire.FLAG_COUNTED), events.MemoryKept(1.5, 42, A, 3, 100)),
@@ -37,14 +37,14 @@ def test_gpu_beyond_those_attached_is_a_bad_message(message):
     [
         (commands.SchedOn(42), wire.SchedOn(42)),
         (commands.SchedOff(42), wire.SchedOff(42)),
-        (commands.Grant(42, B, 9), wire.LockOk(1, 9, 0, 0, 1)),
-        (commands.Grant(42, A, 9, True, True, 2.5, 3), wire.LockOk(0, 9, 3, 2500, 3)),
-        (commands.Grant(42, A, 9, quantum=0.0001), wire.LockOk(0, 9, 0, 1, 1)),
-        (commands.Grant(42, A, 9, quantum=1e12), wire.LockOk(0, 9, 0, 2**32 - 1, 1)),
+        (commands.Grant(42, B, 9), wire.LockOk(1, 9, 0, 0)),
+        (commands.Grant(42, A, 9, True, True, 2.5), wire.LockOk(0, 9, 3, 2500)),
+        (commands.Grant(42, A, 9, quantum=0.0001), wire.LockOk(0, 9, 0, 1)),
+        (commands.Grant(42, A, 9, quantum=1e12), wire.LockOk(0, 9, 0, 2**32 - 1)),
         (commands.Drop(42, B, 9, 10.0), wire.DropLock(1, 9, 10_000)),
-        (commands.GrantMemory(42, A, 1, 5), wire.MemAvailable(0, 1, 5)),
-        (commands.HoldMemory(42, A, 1, 5), wire.WaitForMem(0, 1, 5)),
-        (commands.DenyMemory(42, A, 1, 5, 4, DenyReason.CARD), wire.MemDenied(0, 1, 5, 4, 2)),
+        (commands.GrantMemory(42, A, 1, 5), wire.MemAvailable(0, 1)),
+        (commands.HoldMemory(42, A, 1, 5), wire.WaitForMem(0, 1)),
+        (commands.DenyMemory(42, A, 1, 5, 4, DenyReason.CARD), wire.MemDenied(0, 1, 2)),
         (commands.SetResidency(42, B, 7, 5), wire.Residency(1, 7, 5)),
         (commands.SetLimit(42, B, None, 8), wire.UpdateLimit(1, 0, 8)),
         (commands.SetLimit(42, B, 6, 8), wire.UpdateLimit(1, 6, 8)),
@@ -109,13 +109,18 @@ def test_compute_turns_go_both_ways_in_microseconds() -> None:
         translate.TO_EVENT[wire.TurnOver](3.0, 5, gpus, wire.TurnOver(0, 1, 9))
     sent = [
         commands.SetTerms(5, "GPU-b", True, 0.004),
-        commands.GiveSlice(5, "GPU-b", 7, 0.05, alone=True),
+        commands.GiveSlice(5, "GPU-b", 7, 0.05),
         commands.GiveSlice(5, "GPU-b", 7, None),
         commands.EndSlice(5, "GPU-b", 7),
     ]
     assert [translate.to_message(command, gpus) for command in sent] == [
         wire.Terms(1, wire.FLAG_TURNS, 4000),
-        wire.TurnOk(1, 7, wire.FLAG_ALONE, 50_000),
-        wire.TurnOk(1, 7, 0, 0),
+        wire.TurnOk(1, 7, 50_000),
+        wire.TurnOk(1, 7),
         wire.EndTurn(1, 7),
     ]
+
+
+def test_reasons_have_one_number_in_the_core_and_on_the_wire() -> None:
+    assert [(one.name, one.value) for one in DenyReason] == [(one.name, one.value) for one in wire.DenyReason]
+    assert [one.value for one in SliceEnd] == [one.value for one in wire.TurnReason]

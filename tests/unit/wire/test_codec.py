@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import struct
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -15,28 +17,28 @@ SAMPLES = [
     wire.Register((GPU, wire.GpuEntry("GPU-b")), 1, 2, 3, 1, 1, "python", "pod", "namespace", "0.1.0"),
     wire.SchedOn(2**64 - 1),
     wire.SchedOff(7),
-    wire.ReqLock(1, 0, 2**40),
-    wire.LockOk(0, 9, 3, 1500, 2),
+    wire.ReqLock(1),
+    wire.LockOk(0, 9, 3, 1500),
     wire.DropLock(0, 9, 10_000),
-    wire.LockReleased(0, 9, 3, 100, 200),
+    wire.LockReleased(0, 9, 3),
     wire.SetTq(30),
     wire.MemUpdate(0, 1, 2, 3, 4, 5),
-    wire.WaitForMem(0, 1, 2),
-    wire.MemAvailable(0, 1, 2),
+    wire.WaitForMem(0, 1),
+    wire.MemAvailable(0, 1),
     wire.PrepareSwapOut(0, 2**33),
     wire.UpdateLimit(0, 2**30, 2**34),
     wire.UpdateCoreLimit(30),
     wire.Refused(1, "why – ünïcode"),
     wire.Attach((GPU,)),
     wire.MemRequest(0, 1, 2, 1),
-    wire.MemDenied(0, 1, 2, 3, 1),
+    wire.MemDenied(0, 1, 3),
     wire.Usage(0, 1024, 1, 2, 3, 4),
     wire.Control(b'{"op":"status"}'),
     wire.ControlReply(b"{}"),
     wire.Residency(0, 1, 2**33),
     wire.Terms(0, 1, 4000),
     wire.ReqTurn(0),
-    wire.TurnOk(0, 2**40, 1, 50_000),
+    wire.TurnOk(0, 2**40, 50_000),
     wire.EndTurn(0, 3),
     wire.TurnOver(0, 3, 1, 2**33, 2**32, 900, 1),
     wire.Share(GPU.uuid),
@@ -93,6 +95,34 @@ def test_payload_that_is_too_short_does_not_parse(message):
     header = wire.HEADER.pack(wire.MAGIC, wire.VERSION, message.TYPE, len(payload), 1)
     with pytest.raises(ProtocolError, match=f"{message.TYPE.name} does not parse"):
         list(Decoder().feed(header + payload))
+
+
+@pytest.mark.parametrize("message", [sample for sample in SAMPLES if sample.LAYOUT])
+def test_reserved_bytes_are_sent_as_zeros_and_ignored(message):
+    payload, offset = bytearray(message.pack()), 0
+    for name, code in message.LAYOUT:
+        size = struct.calcsize("<" + code)
+        if name not in message.NAMES:
+            assert not any(payload[offset : offset + size])
+            payload[offset : offset + size] = b"\xff" * size
+        offset += size
+    assert type(message).unpack(bytes(payload)) == message
+
+
+@dataclass(frozen=True)
+class Grown(wire.Message):
+    old: int
+    new: int = 0
+
+    LAYOUT = (("old", "I"), ("new", "I"))
+    APPENDED = 1
+
+
+def test_field_that_the_previous_release_does_not_send_reads_as_zero():
+    assert Grown.unpack(Grown(5, 6).pack()) == Grown(5, 6)
+    assert Grown.unpack(Grown(5, 6).pack()[:4]) == Grown(5, 0)
+    with pytest.raises(struct.error):
+        Grown.unpack(Grown(5, 6).pack()[:3])
 
 
 def test_incomplete_frame_is_pending():

@@ -513,9 +513,7 @@ class Slices:
 
     def _send(self, slice: Slice) -> None:
         attachment = slice.attachment
-        self.node.commands.append(
-            GiveSlice(attachment.client.id, attachment.gpu.uuid, slice.number, slice.length, slice.alone)
-        )
+        self.node.commands.append(GiveSlice(attachment.client.id, attachment.gpu.uuid, slice.number, slice.length))
 
     def _void(self, attachment: Attachment) -> None:
         """No grant, or no need: it has no slice any more and asks for none."""

@@ -561,16 +561,14 @@ class Turns:
         return self._last_grant
 
     def _send_terms(self, attachment: Attachment) -> None:
-        gpu, running = attachment.gpu, len(attachment.gpu.running)
         self.node.commands.append(
             Grant(
                 attachment.client.id,
-                gpu.uuid,
+                attachment.gpu.uuid,
                 attachment.grant,
                 attachment.exclusive,
                 attachment.contended,
                 attachment.quantum,
-                running,
             )
         )
 
