@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
 import socket
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,8 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from tests.support.nodes import MakeNode
+from tests.support.processes import Program, Run, preloaded
 
-from nvshare import native
 from nvshare.gpu import sim
 from nvshare.wire.codec import Decoder, Encoder, Unknown
 from nvshare.wire.messages import (
@@ -111,10 +108,8 @@ class ScriptedScheduler:
 
     def asked_before(self, program: Program) -> bool:
         """Does the client ask for a turn before the program answers?"""
-        assert self._client is not None
-        assert program.process.stdout
-        while program.process.stdout not in select.select([self._client, program.process.stdout], [], [], PATIENCE)[0]:
-            if not isinstance(self.receive(), Usage):
+        while not program.has_line():
+            if not self.quiet(0.01):
                 return True
         return False
 
@@ -126,52 +121,12 @@ class ScriptedScheduler:
         self.path.unlink(missing_ok=True)
 
 
-class Program:
-    """link_program.py, preloaded."""
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, PROGRAM],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def tell(self, line: str) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> int:
-        assert self.process.stdout
-        return int(self.process.stdout.readline())
-
-    def ask(self, line: str) -> int:
-        self.tell(line)
-        return self.answer()
-
-    def end(self) -> list[str]:
-        """The lines it left on standard error."""
-        _, said = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0, said
-        return said.splitlines()
-
-    def clean(self) -> None:
-        self.process.kill()
-        with contextlib.suppress(ValueError):
-            self.process.communicate()
-
-
 Start = Callable[..., Program]
 
 
 @pytest.fixture
-def node() -> Iterator[sim.SimNode]:
-    node = sim.up("1xT4", name=f"link-{os.getpid()}")
-    yield node
-    sim.down(node.name)
+def node(simulated: MakeNode) -> sim.SimNode:
+    return simulated("1xT4")
 
 
 @pytest.fixture
@@ -182,17 +137,13 @@ def scheduler(node: sim.SimNode) -> Iterator[ScriptedScheduler]:
 
 
 @pytest.fixture
-def start(node: sim.SimNode) -> Iterator[Start]:
-    programs: list[Program] = []
+def start(node: sim.SimNode, run_program: Run) -> Start:
+    """Start link_program.py under the library, with these variables."""
 
     def begin(**variables: str) -> Program:
-        environment = {**os.environ, **node.env(), "LD_PRELOAD": str(native.interposer()), **variables}
-        programs.append(Program(environment))
-        return programs[-1]
+        return run_program([sys.executable, PROGRAM], preloaded(node, **variables))
 
-    yield begin
-    for program in programs:
-        program.clean()
+    return begin
 
 
 def register(scheduler: ScriptedScheduler, program: Program, *more: UpdateCoreLimit) -> Register:
@@ -391,7 +342,7 @@ def test_a_forked_child_does_not_keep_the_connection(scheduler: ScriptedSchedule
     register(scheduler, program)
     program.ask("fork")
     # WHEN the parent is killed THEN the scheduler sees the connection end at once
-    program.process.kill()
+    program.kill()
     message = scheduler.receive()
     while isinstance(message, Usage):
         message = scheduler.receive()

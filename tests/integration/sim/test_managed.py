@@ -150,7 +150,7 @@ print(seconds(lambda: touch(p, 10 * G)) - kernel, flush=True)
     assert node.counters()[0]["bytes_evicted"] >> 20 == evicted
     idle.tell()
     assert float(idle.finish()) == pytest.approx((evicted << 20) / 4e9, rel=0.01)
-    assert node.process_counters()[0][idle.process.pid]["bytes_evicted"] >> 20 == evicted
+    assert node.process_counters()[0][idle.pid]["bytes_evicted"] >> 20 == evicted
 
 
 def test_what_managed_memory_holds_follows_host_and_device(node: SimNode, run: Run) -> None:

@@ -429,15 +429,14 @@ print("free", flush=True); input()
     for program, size in zip(programs, (10, 20), strict=True):
         program.tell(str(size))
         assert program.line() == "done"
-    pids = [program.process.pid for program in programs]
+    pids = [program.pid for program in programs]
     counters = node.process_counters()[0]
     assert [counters[pid]["bytes_d2h"] >> 20 for pid in pids] == [10, 20]
     assert [counters[pid]["bytes_h2d"] >> 20 for pid in pids] == [5, 5]
     assert [counters[pid]["pinned_bytes"] >> 20 for pid in pids] == [64, 64]
     programs[0].tell()
     assert programs[0].line() == "free"
-    programs[1].process.kill()
-    programs[1].process.wait()
+    programs[1].kill()
     counters = node.process_counters()[0]
     assert [counters[pid]["pinned_bytes"] for pid in pids] == [0, 0]
     assert [counters[pid]["bytes_d2h"] >> 20 for pid in pids] == [10, 20]
@@ -476,8 +475,7 @@ while True:
         for victim in victims:
             assert victim.line() == "busy"
         for victim in victims:
-            victim.process.kill()
-            victim.process.wait()
+            victim.kill()
     survivor.tell()
     assert int(survivor.finish()) == (14913 - 1009) << 20
     assert all(counts["pinned_bytes"] == 0 for counts in node.process_counters()[0].values())

@@ -83,8 +83,7 @@ def test_a_killed_process_frees_its_memory_and_the_gpu(node: SimNode, start: Sta
         """,
     )
     assert float(survivor.line()) == pytest.approx(2 / 0.905, rel=0.02)
-    victim.process.kill()
-    victim.process.wait()
+    victim.kill()
     survivor.tell()
     assert float(survivor.finish()) == pytest.approx(1, rel=0.02)
     assert node.counters()[0]["memory_used"] == 0
@@ -107,8 +106,7 @@ def test_processes_killed_at_any_moment_never_stop_the_others(node: SimNode, sta
         for victim in victims:
             victim.line()
         for victim in victims:
-            victim.process.kill()
-            victim.process.wait()
+            victim.kill()
     survivor.tell()
     assert int(survivor.finish()) == (14913 - 1009) << 20
 
