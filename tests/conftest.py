@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 import pytest
+
 from tests.support.nodes import MakeNode, simulated_nodes
 from tests.support.processes import Run, programs
 

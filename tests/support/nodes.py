@@ -9,9 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.support.processes import Program, node_scheduler, preloaded, programs
-
 from nvshare.gpu import sim
+from tests.support.processes import Program, node_scheduler, preloaded, programs
 
 _numbers = itertools.count()
 

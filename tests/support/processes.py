@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 from nvshare import native
 from nvshare.client.connection import Connection, SchedulerError
@@ -232,27 +232,31 @@ def programs() -> Iterator[Run]:
             program.close()
 
 
+S = TypeVar("S", bound="SchedulerProcess")
+
+
 class SchedulerProcess:
     """A scheduler that can be ended and started again on the same socket. Its log goes to a file."""
 
     def __init__(self, command: Sequence[str | Path], socket: Path, log: Path, env: Mapping[str, str]) -> None:
         """``command`` contains ``READY`` where it wants the descriptor."""
         self.socket = socket
-        self._command = command
+        self.command = command
         self._log = log
-        self._env = env
+        self.env = env
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *options: str) -> None:
+    def start(self: S, *options: str) -> S:
         """Return once it listens."""
         ready, told = os.pipe()
-        command = [str(told) if part == READY else part for part in (*self._command, *options)]
+        command = [str(told) if part == READY else part for part in (*self.command, *options)]
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, env=self._env, stderr=log, pass_fds=(told,))
+            self.process = subprocess.Popen(command, env=self.env, stderr=log, pass_fds=(told,))
         os.close(told)
         listening = os.read(ready, 1)
         os.close(ready)
         assert listening, f"the scheduler did not start:\n{self.log()}"
+        return self
 
     @property
     def pid(self) -> int:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.support.nodes import MakeNode
-from tests.support.processes import Program, preloaded
 
 from nvshare.gpu import sim
+from tests.support.nodes import MakeNode
+from tests.support.processes import Program, preloaded
 
 PROGRAM = Path(__file__).with_name("ipc_program.py")
 MIB = 1 << 20

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from tests.support.nodes import MakeNode
-from tests.support.processes import Program, Run, preloaded
 
 from nvshare.gpu import sim
 from nvshare.wire.codec import Decoder, Encoder, Unknown
@@ -38,6 +36,8 @@ from nvshare.wire.messages import (
     UpdateLimit,
     Usage,
 )
+from tests.support.nodes import MakeNode
+from tests.support.processes import Program, Run, preloaded
 
 PROGRAM = Path(__file__).with_name("link_program.py")
 CLIENT = 0x00AB_CDEF_0123_4567

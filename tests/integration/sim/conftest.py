@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.nodes import MakeNode
-from tests.support.processes import Program, Run
 
 from nvshare.gpu.sim import SimNode
+from tests.support.nodes import MakeNode
+from tests.support.processes import Program, Run
 
 _HERE = Path(__file__).parent
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.support.nodes import MakeNode
-from tests.support.processes import Program, Run, preloaded
 
 from nvshare.gpu import sim
 from nvshare.wire.codec import Decoder, Encoder
@@ -32,6 +30,8 @@ from nvshare.wire.messages import (
     UpdateLimit,
     Usage,
 )
+from tests.support.nodes import MakeNode
+from tests.support.processes import Program, Run, preloaded
 
 PROGRAM = Path(__file__).with_name("swap_program.py")
 CLIENT = 0x0077_0000_0000_0001
