@@ -41,7 +41,7 @@ class Node:
         self.sim = self._stack.enter_context(simulated_nodes())(spec, speed)
         self.speed = speed
         self.env = {**os.environ, **self.sim.env()}
-        self.scheduler = node_scheduler(self.sim, "--user")
+        self.scheduler = node_scheduler(self.sim, self.env, "--user")
         self._stack.callback(self.scheduler.stop)
         self._run = self._stack.enter_context(programs())
         self.start_scheduler = self.scheduler.start

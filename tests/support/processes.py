@@ -24,8 +24,10 @@ from nvshare.gpu.sim import SimNode
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 PATIENCE = 60.0  # seconds for anything that a process does by itself
-_LOOK = 0.01  # seconds between two looks at a status
+_LOOK = 0.01  # seconds between two looks at something that cannot be waited for
 READY = "{ready}"  # in a scheduler's command: the descriptor to write to once it listens
+
+T = TypeVar("T")
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -36,6 +38,14 @@ def environment(**variables: str) -> dict[str, str]:
 def preloaded(node: SimNode, **variables: str) -> dict[str, str]:
     """The environment of a task on a simulated node, under the library."""
     return {**os.environ, **node.env(), "LD_PRELOAD": str(native.interposer()), **variables}
+
+
+def eventually(look: Callable[[], T], patience: float = PATIENCE) -> T:
+    """Look until there is something to see, or patience ends: what was seen last."""
+    deadline = time.monotonic() + patience
+    while not (seen := look()) and time.monotonic() < deadline:
+        time.sleep(_LOOK)
+    return seen
 
 
 class Line(NamedTuple):
@@ -238,7 +248,7 @@ S = TypeVar("S", bound="SchedulerProcess")
 class SchedulerProcess:
     """A scheduler that can be ended and started again on the same socket. Its log goes to a file."""
 
-    def __init__(self, command: Sequence[str | Path], socket: Path, log: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str | Path], socket: Path, log: Path, env: dict[str, str]) -> None:
         """``command`` contains ``READY`` where it wants the descriptor."""
         self.socket = socket
         self.command = command
@@ -309,9 +319,7 @@ class SchedulerProcess:
             time.sleep(_LOOK)
 
 
-def node_scheduler(node: SimNode, *options: str) -> SchedulerProcess:
-    """The scheduler of a simulated node, not started yet."""
+def node_scheduler(node: SimNode, env: dict[str, str], *options: str) -> SchedulerProcess:
+    """The scheduler of a simulated node, not started yet; ``env`` has the node's variables."""
     command = [sys.executable, "-m", "nvshare.cli.scheduler", "--socket", str(node.socket), "--ready-fd", READY]
-    return SchedulerProcess(
-        [*command, *options], node.socket, node.directory / "test.log", {**os.environ, **node.env()}
-    )
+    return SchedulerProcess([*command, *options], node.socket, node.directory / "test.log", env)

@@ -12,10 +12,8 @@ from pathlib import Path
 
 import launch_acts as acts
 import pytest
-from launch_node import PATIENCE, LaunchNode
 
 from nvshare import procfs
-from nvshare.acceptance.stress.scene import eventually
 from nvshare.launch import (
     DeviceOutOfMemory,
     GpuPool,
@@ -29,6 +27,8 @@ from nvshare.launch import (
     lease,
 )
 from nvshare.launch.supervised import Granted, Supervised
+from tests.integration.launch.launch_node import PATIENCE, LaunchNode
+from tests.support.processes import eventually
 
 MIB = 1 << 20
 
