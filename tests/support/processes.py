@@ -319,7 +319,7 @@ class SchedulerProcess:
             time.sleep(_LOOK)
 
 
-def node_scheduler(node: SimNode, env: dict[str, str], *options: str) -> SchedulerProcess:
+def node_scheduler(node: SimNode, env: dict[str, str], *options: str, log: Path | None = None) -> SchedulerProcess:
     """The scheduler of a simulated node, not started yet; ``env`` has the node's variables."""
     command = [sys.executable, "-m", "nvshare.cli.scheduler", "--socket", str(node.socket), "--ready-fd", READY]
-    return SchedulerProcess([*command, *options], node.socket, node.directory / "test.log", env)
+    return SchedulerProcess([*command, *options], node.socket, log or node.directory / "test.log", env)
