@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 import shutil
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -295,11 +294,3 @@ class Kubelet:
             if self.follow_hints and len(preferred) == size and set(preferred) <= set(available):
                 return preferred
         return self._random.sample(available, size)
-
-
-def wait_until(satisfied: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
-    """For what has no event to wait for: a file, another process."""
-    deadline = time.monotonic() + patience
-    while not satisfied():
-        assert time.monotonic() < deadline, what
-        threading.Event().wait(0.01)
