@@ -69,7 +69,7 @@ class RealWorld(World):
         devices = len(self.gpus) * _VIRTUAL_DEVICES
         for resource in (GPU, GPUMEM):
             line = re.compile(rf'Processed device updates.*"{resource}".*healthyCount=[1-9]'.encode())
-            wait_for(f"devices of {resource}", lambda line=line: line.search(_from(log, before)))  # type: ignore[misc]
+            wait_for(f"devices of {resource}", lambda line=line: line.search(_from(log, before)))
         wait_for("the devices", lambda: self.capacity() == devices and self.capacity(GPUMEM) > 0)
 
     # ---- pods
@@ -133,7 +133,7 @@ class RealWorld(World):
 
         def ended() -> dict[str, Any] | None:
             statuses = self._status(pod).get("containerStatuses") or [{}]
-            return statuses[0].get("state", {}).get("terminated")  # type: ignore[no-any-return]
+            return statuses[0].get("state", {}).get("terminated")
 
         return int(wait_for(f"{pod.name} to end", ended)["exitCode"])
 

@@ -43,9 +43,9 @@ class WireClient:
         """The next message of this kind; others before it are passed over."""
         while True:
             while self._waiting:
-                message = self._waiting.pop(0)
-                if isinstance(message, kind):
-                    return message
+                first = self._waiting.pop(0)
+                if isinstance(first, kind):
+                    return first
             data = self.socket.recv(65536)
             assert data, f"connection ended before {kind.__name__}; received {self.received}"
             for message in self._decoder.feed(data):

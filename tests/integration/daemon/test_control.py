@@ -43,7 +43,7 @@ def task(scheduler: SchedulerProcess) -> Iterator[Callable[[], Task]]:
     with contextlib.ExitStack() as tasks:
 
         def make() -> Task:
-            command = [sys.executable, "-c", CHILD, scheduler.socket, scheduler.gpus[0]]
+            command = [sys.executable, "-c", CHILD, str(scheduler.socket), scheduler.gpus[0]]
             return tasks.enter_context(contextlib.closing(Task(command, environment())))
 
         yield make

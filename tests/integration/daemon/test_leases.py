@@ -66,7 +66,7 @@ def _ask_in_vain(waiter: Connection) -> None:
 
 
 def states(status: dict[str, object]) -> list[str]:
-    return [lease["state"] for lease in status["leases"]]  # type: ignore[attr-defined, index]
+    return [lease["state"] for lease in status["leases"]]  # type: ignore[attr-defined]
 
 
 def test_a_lease_lives_as_long_as_its_connection(scheduler) -> None:

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -83,7 +83,7 @@ def restart(scheduler) -> str:
     return scheduler.log()[before:]
 
 
-def groups(scheduler) -> dict[str, dict]:
+def groups(scheduler) -> dict[str, dict[str, Any]]:
     return {group["id"]: group for group in scheduler.status()["groups"]}
 
 

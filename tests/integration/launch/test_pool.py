@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import launch_acts as acts
 import pytest
@@ -35,7 +36,7 @@ MIB = 1 << 20
 
 def test_twelve_workers_on_four_cards_are_three_each_by_what_they_see(node: LaunchNode) -> None:
     with GpuPool(12, mem="256MiB", cores=33) as pool:
-        seen = {}
+        seen: dict[int, tuple[Any, ...]] = {}
         while len(seen) < 12:  # whoever is quick may take several tasks
             for future in [pool.submit(acts.who) for _ in range(12)]:
                 pid, uuids, mem = future.result(PATIENCE)

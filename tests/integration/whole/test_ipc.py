@@ -38,7 +38,7 @@ def small(node: Node) -> Node:
 
 
 def sharer(node: Node, **variables: str) -> Sharer:
-    return Sharer(node.start(str(PROGRAM), **variables))
+    return Sharer(node.start(str(PROGRAM), gpu=0, **variables))
 
 
 def client(status: dict[str, Any], task: Sharer) -> dict[str, Any]:

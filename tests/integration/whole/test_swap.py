@@ -26,7 +26,7 @@ UNIFIED = {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}
 def scribbler(node: Node, seed: int, *options: str, **variables: str) -> Program:
     # Each of its pauses is to be a switch.
     variables = {"NVSHARE_IDLE_MS": "20", **variables}
-    task = node.start(str(SCRIBBLER), "--seed", str(seed), "--bytes", "900", *options, **variables)
+    task = node.start(str(SCRIBBLER), "--seed", str(seed), "--bytes", "900", *options, gpu=0, **variables)
     task.line_with("filled")
     return task
 
@@ -121,7 +121,7 @@ def test_no_task_alone_may_be_larger_than_the_card(small: Node) -> None:
 @pytest.mark.simulated
 def test_a_task_may_be_larger_than_the_card_where_that_is_allowed(small: Node) -> None:
     # GIVEN a task that may, and one that may not
-    large, other = small.holder(**UNIFIED), small.holder()
+    large, other = small.holder(gpu=0, **UNIFIED), small.holder()
     assert large.ask("alloc 800") == {"did": "alloc"}
     assert large.ask("alloc 800") == {"did": "alloc"}
     assert other.ask("alloc 600") == {"did": "alloc"}

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -65,7 +66,7 @@ class _Endpoint:
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
-    def call(self, method: str, request: object) -> object:
+    def call(self, method: str, request: object) -> Any:
         return DEVICE_PLUGIN.bind(self._channel, method)(request, timeout=PATIENCE)
 
     def _follow(self) -> None:
@@ -238,7 +239,7 @@ class Kubelet:
 
         self.wait_for(listed, f"registration of {wanted}")
 
-    def call(self, resource: str, method: str, request: object) -> object:
+    def call(self, resource: str, method: str, request: object) -> Any:
         """Any call, also one that a kubelet in its right mind would not make."""
         return self._endpoint(resource).call(method, request)
 
