@@ -18,7 +18,7 @@ MAKEFLAGS += --no-print-directory
 	manifests clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(READY): pyproject.toml tools/bootstrap.sh
 	@sh tools/bootstrap.sh $(PYTHON) $(VENV)
@@ -66,11 +66,11 @@ bench: $(READY) native ## the published table, in the model and simulated; scale
 	$(BIN)/nvshare bench mission --sim 2xT4 --speed 10
 	$(BIN)/nvshare bench mission --sim 2xT4 --speed 1 --only 4
 	$(BIN)/nvshare bench swap --sim A100-40G
-	$(BIN)/nvshare bench compute --sim H200 --only free,pairs --seconds 2
 	$(BIN)/python benchmarks/core_events.py
 	$(BIN)/python benchmarks/daemon_scale.py
 	$(BIN)/python benchmarks/lease_rate.py
 	$(BIN)/python benchmarks/launch_cost.py
+	$(BIN)/nvshare bench compute --sim H200 --only free,idle --seconds 2
 
 soak: $(READY) native ## long random runs: 100,000 event sequences, a million frames, 20,000 switches (an hour)
 	$(BIN)/python tests/soak/core_sequences.py --sequences 100000 --seed 1
