@@ -49,7 +49,7 @@ on_debian() { # ARGUMENTS...
 	find "$debian/nvshare" -mindepth 1 -maxdepth 1 ! -name .venv -exec rm -rf {} +
 	git ls-files -co --exclude-standard -z | tar -c --null -T - | tar -x -C "$debian/nvshare"
 	cp -L /etc/resolv.conf "$debian/etc/resolv.conf"
-	cp -rL /etc/ssl/certs "$debian/etc/ssl/"
+	cp --remove-destination -L /etc/ssl/certs/ca-certificates.crt "$debian/etc/ssl/certs/"
 	# A mount namespace of its own: whatever happens, nothing stays mounted.
 	unshare --mount sh -c '
 		mount --make-rprivate / && mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" || exit
