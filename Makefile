@@ -15,10 +15,11 @@ PY_DIRS := src tests benchmarks tools examples docs/verify test_gpu_allocation.p
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format generate native stubs bench soak test-kube soak-kube wheel images manifests clean
+.PHONY: help demo test test-pythons coverage lint format generate native stubs bench soak test-kube soak-kube wheel \
+	images manifests clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(READY): pyproject.toml tools/bootstrap.sh
 	@sh tools/bootstrap.sh $(PYTHON) $(VENV)
@@ -33,11 +34,18 @@ native: $(if $(SYSTEM_CMAKE),,$(READY)) ## build libnvshare.so and the simulated
 demo: $(READY) native ## a short demonstration, on simulated GPUs where there is no real one
 	@$(BIN)/nvshare demo --json build/demo.json --html build/demo.html
 
-# Most tests that run processes wait for them, so there are two workers more than cores. Tests that look at time are alone;
-# where one fails, the machine may have had something else to do, and it is looked at once more.
+# Most tests that run processes wait for them, so there are two workers more than cores. No test looks at how fast this
+# machine is: that is for `make bench`.
 test: $(READY) native ## all tests that need no GPU and no cluster
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not alone"
-	$(BIN)/pytest -m alone || $(BIN)/pytest -m alone --last-failed
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+test-pythons: $(READY) native ## the unit tests on every other Python that can be had, and on that of Debian 13 (root)
+	@sh tools/test_pythons.sh
+
+coverage: $(READY) native ## which lines of Python the unit and integration tests reach, in all their processes
+	@rm -rf build/coverage
+	@$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal $(or $(TESTS),tests/unit tests/integration); \
+		failed=$$?; $(BIN)/coverage combine -q && $(BIN)/coverage report; exit $$failed
 
 lint: $(READY) ## ruff, mypy strict, import contracts of Python and C, clang-format, clang-tidy
 	$(BIN)/ruff check $(PY_DIRS)
@@ -65,10 +73,13 @@ stubs: ## the messages of the kubelet's API, from the definitions in src/nvshare
 bench: $(READY) native ## the published table, in the model and simulated; scale and launch cost
 	$(BIN)/nvshare bench mission --model 2xT4
 	$(BIN)/nvshare bench mission --sim 2xT4 --speed 10
+	$(BIN)/nvshare bench mission --sim 2xT4 --speed 1 --only 4
+	$(BIN)/nvshare bench swap --sim A100-40G
 	$(BIN)/python benchmarks/core_events.py
 	$(BIN)/python benchmarks/daemon_scale.py
 	$(BIN)/python benchmarks/lease_rate.py
 	$(BIN)/python benchmarks/launch_cost.py
+	$(BIN)/nvshare bench compute --sim H200 --only free,idle --seconds 2
 
 soak: $(READY) native ## long random runs: 100,000 event sequences, a million frames, 20,000 switches (an hour)
 	$(BIN)/python tests/soak/core_sequences.py --sequences 100000 --seed 1

@@ -61,7 +61,10 @@ def at_a_rate(socket: Path, pid: int, rate: float | None, seconds: float) -> dic
 def starts(site: Site) -> dict[str, float]:
     """What a lease and its supervisors add to starting an interpreter."""
     command = [sys.executable, "-I", "-S", "-c", "pass"]
-    bare, supervised, leased, waits = [], [], [], []
+    bare: list[float] = []
+    supervised: list[float] = []
+    leased: list[float] = []
+    waits: list[float] = []
     for _ in range(STARTS):
         began = time.perf_counter()
         subprocess.run(command, check=True)

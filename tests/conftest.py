@@ -11,6 +11,9 @@ from itertools import islice
 
 import pytest
 
+from tests.support.nodes import MakeNode, simulated_nodes
+from tests.support.processes import Run, programs
+
 _FOR_TESTS = ("NVSHARE_SOAK", "NVSHARE_KUBE")
 for name in [name for name in os.environ if name.startswith("NVSHARE_") and name not in _FOR_TESTS]:
     del os.environ[name]
@@ -45,3 +48,17 @@ def runtime_directory() -> Iterator[str]:
     for node in sim.nodes():
         sim.down(node.name)
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def simulated() -> Iterator[MakeNode]:
+    """Simulated nodes that go down with the test."""
+    with simulated_nodes() as make:
+        yield make
+
+
+@pytest.fixture
+def run_program() -> Iterator[Run]:
+    """Programs that end with the test."""
+    with programs() as run:
+        yield run

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-_HERE = Path(__file__).parent
-sys.path[:0] = [str(_HERE), str(_HERE.parents[1] / "tools" / "kube")]
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "kube"))
 
 if TYPE_CHECKING:
     from cluster import Cluster
-    from doubles.world import DoublesWorld
-    from real import RealWorld
-    from world import World
+
+    from tests.kube.doubles.world import DoublesWorld
+    from tests.kube.real import RealWorld
+    from tests.kube.world import World
 
 _WHERE = os.environ.get("NVSHARE_KUBE", "doubles")
 _MISSING = "missing: "
@@ -54,7 +54,7 @@ def real(request: pytest.FixtureRequest, runtime_directory: str) -> Iterator[Rea
     if _WHERE == "doubles":
         yield None
         return
-    from real import RealWorld
+    from tests.kube.real import RealWorld
 
     with contextlib.closing(RealWorld(request.getfixturevalue("cluster"))) as world:
         yield world
@@ -69,7 +69,7 @@ def world(real: RealWorld | None) -> Iterator[World]:
         finally:
             real.delete_all()
         return
-    from doubles.world import DoublesWorld
+    from tests.kube.doubles.world import DoublesWorld
 
     with contextlib.closing(DoublesWorld("8xT4")) as doubles:
         yield doubles
@@ -78,7 +78,7 @@ def world(real: RealWorld | None) -> Iterator[World]:
 @pytest.fixture
 def small_world() -> Iterator[DoublesWorld]:
     """A node of one card, always of doubles, for what a real one cannot do or takes too long for."""
-    from doubles.world import DoublesWorld
+    from tests.kube.doubles.world import DoublesWorld
 
     with contextlib.closing(DoublesWorld("1xT4")) as doubles:
         yield doubles

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
-from api import Api, Refused
 from cluster import Cluster
 from image import IMAGE
 from settings import NODE
-from world import GPU, GPUMEM, NotAdmitted, Pod
 
 from nvshare import native
 from nvshare.gpu import sim
 from nvshare.kube.api import podresources_pb2
 from nvshare.kube.api.services import CHANNEL_OPTIONS, POD_RESOURCES
+from tests.kube.api import Api, Refused
+from tests.kube.world import GPU, GPUMEM, NotAdmitted, Pod, World, wait_for
 
 SOCKET = Path("/var/run/nvshare/scheduler.sock")
 LIBRARY = Path("/var/lib/nvshare/lib")
@@ -33,32 +30,19 @@ POD_RESOURCES_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 
 _NAMESPACE = "default"
 _PODS = f"/api/v1/namespaces/{_NAMESPACE}/pods"
-_PATIENCE = 90.0  # seconds for anything that the cluster does by itself
-_LOOK = 0.05
 _VIRTUAL_DEVICES = 10
 # Ends at once when told, which the first process of a container does only when it says so.
 _SLEEP = ("sh", "-c", "trap exit TERM; while :; do sleep 1000 & wait; done")
 
-_T = TypeVar("_T")
 
-
-def wait_for(what: str, look: Callable[[], _T | None], patience: float = _PATIENCE) -> _T:
-    """The first thing seen; fails the test when there is none in time."""
-    deadline = time.monotonic() + patience
-    while not (seen := look()):
-        assert time.monotonic() < deadline, f"waited {patience:.0f} s for {what} in vain"
-        time.sleep(_LOOK)
-    return seen
-
-
-class RealWorld:
+class RealWorld(World):
     """The node's programs of nvshare run beside the kubelet; pods come and go through the API."""
 
     def __init__(self, cluster: Cluster, spec: str = "8xT4", speed: float = 10.0) -> None:
         self._cluster = cluster
         self._api_was_away = False
         self._reach(cluster.settings.kubeconfig)
-        self._node = sim.up(spec, speed, name="kube")
+        super().__init__(sim.up(spec, speed, name="kube"), SOCKET, LIBRARY / "libnvshare.so")
         LIBRARY.mkdir(parents=True, exist_ok=True)
         SOCKET.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(native.interposer(), LIBRARY)
@@ -66,11 +50,11 @@ class RealWorld:
         wait_for("the scheduler", SOCKET.exists)
         self._start("nvshare-pod-watch")
         with self._registering():
-            self._start("nvshare-device-plugin", "--simulated", str(self._node.directory))
+            self._start("nvshare-device-plugin", "--simulated", str(self.sim.directory))
         wait_for("the watch of pods", lambda: self.scheduler_status()["scheduler"]["pod_watch"])
 
     def _start(self, program: str, *options: str) -> None:
-        env = {**self._node.env(), "NVSHARE_SOCK": str(SOCKET), "NODE_NAME": NODE}
+        env = {**self.sim.env(), "NVSHARE_SOCK": str(SOCKET), "NODE_NAME": NODE}
         self._cluster.start(program, [str(Path(sys.executable).parent / program), *options], env)
 
     @contextlib.contextmanager
@@ -85,12 +69,8 @@ class RealWorld:
         devices = len(self.gpus) * _VIRTUAL_DEVICES
         for resource in (GPU, GPUMEM):
             line = re.compile(rf'Processed device updates.*"{resource}".*healthyCount=[1-9]'.encode())
-            wait_for(f"devices of {resource}", lambda line=line: line.search(_from(log, before)))  # type: ignore[misc]
+            wait_for(f"devices of {resource}", lambda line=line: line.search(_from(log, before)))
         wait_for("the devices", lambda: self.capacity() == devices and self.capacity(GPUMEM) > 0)
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        return self._node.uuids
 
     # ---- pods
 
@@ -153,7 +133,7 @@ class RealWorld:
 
         def ended() -> dict[str, Any] | None:
             statuses = self._status(pod).get("containerStatuses") or [{}]
-            return statuses[0].get("state", {}).get("terminated")  # type: ignore[no-any-return]
+            return statuses[0].get("state", {}).get("terminated")
 
         return int(wait_for(f"{pod.name} to end", ended)["exitCode"])
 
@@ -190,19 +170,6 @@ class RealWorld:
         )  # fmt: skip
         return done.returncode, done.stdout
 
-    @contextlib.contextmanager
-    def outside(self, command: Sequence[str], variables: Mapping[str, str]) -> Iterator[None]:
-        own = {"LD_PRELOAD": str(LIBRARY / "libnvshare.so"), "NVSHARE_SOCK": str(SOCKET)}
-        env = {**os.environ, **self._node.env(), **own, "CUDA_VISIBLE_DEVICES": self.gpus[0], **variables}
-        process = subprocess.Popen(
-            [sys.executable, *command[1:]], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            yield
-        finally:
-            process.kill()
-            process.wait()
-
     def events(self, pod: Pod) -> list[str]:
         found = self._api.get(f"/api/v1/namespaces/{_NAMESPACE}/events?fieldSelector=involvedObject.uid={pod.uid}")[
             "items"
@@ -231,10 +198,7 @@ class RealWorld:
     def restart_plugin(self) -> None:
         self._cluster.stop("nvshare-device-plugin", signal.SIGKILL)
         with self._registering():
-            self._start("nvshare-device-plugin", "--simulated", str(self._node.directory))
-
-    def lose_gpu(self, uuid: str, lost: bool = True) -> None:
-        self._node.lose(uuid, lost)
+            self._start("nvshare-device-plugin", "--simulated", str(self.sim.directory))
 
     def stop_api(self) -> None:
         self._api_was_away = True
@@ -250,17 +214,11 @@ class RealWorld:
         self._kubeconfig = kubeconfig
         self._api = Api(kubeconfig)
 
-    def scheduler_status(self) -> dict[str, Any]:
-        tool = Path(sys.executable).parent / "nvsharectl"
-        env = {**os.environ, "NVSHARE_SOCK": str(SOCKET)}
-        done = subprocess.run([tool, "status", "--json"], env=env, capture_output=True, text=True, check=True)
-        return dict(json.loads(done.stdout))
-
     def close(self) -> None:
         self.delete_all()
         for program in ("nvshare-pod-watch", "nvshare-device-plugin", "nvshare-scheduler"):
             self._cluster.stop(program)
-        sim.down(self._node.name)
+        sim.down(self.sim.name)
 
 
 def _from(log: Path, offset: int) -> bytes:

@@ -75,7 +75,7 @@ def once(context, size):
 
 def churn(context, seed):
     chance = random.Random(seed)
-    held = []
+    held: list[tuple[int, int]] = []
     for _ in watch(context):
         free, total = context.memory()
         if held and (chance.random() < 0.4 or free == 0):

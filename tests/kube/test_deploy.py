@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from deployment import CHART, DAEMONSETS, IMAGE, SPEED, SYSTEM, TREE, Ground, ground, kube_test, kubectl, run
+from image import IMAGE
+
+from tests.kube.deployment import CHART, DAEMONSETS, SPEED, SYSTEM, TREE, Ground, ground, kube_test, kubectl, run
 
 pytestmark = pytest.mark.timeout(400)
 

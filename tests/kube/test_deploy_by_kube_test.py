@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from deployment import SYSTEM, TREE, ground, kube_test, kubectl, run
+
+from tests.kube.deployment import SYSTEM, TREE, ground, kube_test, kubectl, run
 
 pytestmark = pytest.mark.timeout(400)
 

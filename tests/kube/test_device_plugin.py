@@ -13,12 +13,12 @@ from pathlib import Path
 
 import grpc
 import pytest
-from doubles.kubelet import AdmissionError, Kubelet, wait_until
-from doubles.world import DoublesWorld
-from world import GPU, GPUMEM
 
 from nvshare import native
 from nvshare.kube.api import deviceplugin_pb2 as api
+from tests.kube.doubles.kubelet import AdmissionError, Kubelet
+from tests.kube.doubles.world import DoublesWorld
+from tests.kube.world import GPU, GPUMEM, wait_for
 
 T4_MIB = 14913
 OUTSIDER = """
@@ -209,7 +209,7 @@ def test_of_two_plugins_that_start_at_once_one_stays(make_world: MakeWorld) -> N
             world.start_plugin()
             assert world.plugin is not None
             started.append(world.plugin)
-        wait_until(lambda both=tuple(started): any(plugin.poll() is not None for plugin in both), "the end of one")
+        wait_for("the end of one", lambda both=tuple(started): any(plugin.poll() is not None for plugin in both))
         (world.plugin,) = [plugin for plugin in started if plugin.poll() is None]
         assert sorted(plugin.poll() or 0 for plugin in started) == [0, 2]
         world.kubelet.wait_listed(GPU, GPUMEM, after=before)
@@ -346,4 +346,4 @@ def test_the_registration_is_repeated_when_nobody_follows(make_world: MakeWorld)
     world = make_world("1xT4", "--no-gpumem")
     before = len(world.kubelet.registrations)
     world.kubelet.forget(GPU)
-    wait_until(lambda: len(world.kubelet.registrations) > before, "a second registration", 30)
+    wait_for("a second registration", lambda: len(world.kubelet.registrations) > before)

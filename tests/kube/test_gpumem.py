@@ -7,7 +7,8 @@ import random
 from collections import Counter
 
 import pytest
-from world import GPUMEM, NotAdmitted, Pod, World
+
+from tests.kube.world import GPUMEM, NotAdmitted, Pod, World
 
 T4_MIB = 14913
 PODS = 15 if os.environ.get("NVSHARE_KUBE") == "real" else 40

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from test_quotas import group_of, seen, task, until
-from world import CORE_LIMIT, MEMORY_LIMIT, World
+
+from tests.kube.test_quotas import group_of, seen, task
+from tests.kube.world import CORE_LIMIT, MEMORY_LIMIT, World, wait_for
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -78,7 +79,7 @@ def test_task_outside_of_any_pod_gets_the_default(world: World) -> None:
     seen(world, pod, "Core limit = 30%")
     claims = {"NVSHARE_POD_NAME": "inside", "NVSHARE_POD_NAMESPACE": "default", "KUBERNETES_SERVICE_HOST": "x"}
     with world.outside(task("watch"), claims):
-        until("it", lambda: len(world.scheduler_status()["clients"]) == 2)
+        wait_for("it", lambda: len(world.scheduler_status()["clients"]) == 2)
         (client,) = [client for client in world.scheduler_status()["clients"] if client["group"] != f"pod:{pod.uid}"]
         assert client["group"].startswith("process:")
         assert (client["mem_limit"], client["core_limit"], client["pod"]) == (None, 100, "")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from collections import Counter
 from itertools import cycle
 
 import pytest
-from world import Pod, World
+
+from tests.kube.world import Pod, World, wait_for
 
 _ROUNDS = 200 if os.environ.get("NVSHARE_SOAK") else 10
 _MOST = 12  # pods that come or go in one round
 _CROWD = 60  # pods beyond which a round only removes
-_PATIENCE = 60.0
 
 
 class Node:
@@ -45,11 +44,7 @@ class Node:
 
 def gpu_of(world: World, pod: Pod) -> str:
     """The card of the pod's only device, as soon as the kubelet chose it."""
-    deadline = time.monotonic() + _PATIENCE
-    while not (devices := world.devices(pod)):
-        assert time.monotonic() < deadline, f"{pod.name} got no device; {world.events(pod)}"
-        time.sleep(0.02)
-    (device,) = devices
+    (device,) = wait_for(f"the device of {pod.name}", lambda: world.devices(pod))
     return device.partition("__")[0]
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from doubles.api import ApiDouble
-from world import CORE_LIMIT, GPUMEM, MEMORY_LIMIT
 
 from nvshare.kube.pods import watch
 from nvshare.kube.pods.api import Access, Api
@@ -17,6 +14,8 @@ from nvshare.kube.pods.complaints import Complaints
 from nvshare.kube.pods.desired import Wanted
 from nvshare.kube.pods.store import Store
 from nvshare.kube.pods.watch import PodWatch
+from tests.kube.doubles.api import ApiDouble
+from tests.kube.world import CORE_LIMIT, GPUMEM, MEMORY_LIMIT, wait_for
 
 PATIENCE = 20.0
 NODE = "node-1"
@@ -84,14 +83,6 @@ def listed(watched: Watched) -> None:
     watched.until(lambda _: watched.store.snapshot() is not None)
 
 
-def soon(satisfied: Callable[[], object]) -> None:
-    """For what the double counts, and tells nobody."""
-    deadline = time.monotonic() + PATIENCE
-    while not satisfied():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.005)
-
-
 def test_pods_of_this_node_are_found_with_their_quotas(api: ApiDouble, watched: Watched) -> None:
     api.create("old", annotations={MEMORY_LIMIT: "1Gi"}, limits={GPUMEM: "2048"})
     api.create("elsewhere", node="node-2", annotations={MEMORY_LIMIT: "1Gi"})
@@ -131,7 +122,7 @@ def test_five_hundred_pods_are_listed_in_pages_and_all_their_changes_arrive(api:
         api.create(f"pod-{number}")
     api.forget_versions()
     watched.until(lambda pods: len(pods) == 500)
-    soon(lambda: any("continue" in query for _, _, query in api.asked))
+    wait_for("what the double counts", lambda: any("continue" in query for _, _, query in api.asked))
     for number in range(500):
         api.annotate(f"pod-{number}", CORE_LIMIT, str(1 + number % 100))
     watched.until(lambda pods: all(pods[f"pod-{number}"].cores == 1 + number % 100 for number in range(500)))
@@ -184,12 +175,12 @@ def test_expired_version_is_followed_by_a_new_list_that_knows_who_is_gone(api: A
 
 def test_refused_watch_of_an_old_version_is_the_same(api: ApiDouble, watched: Watched) -> None:
     listed(watched)
-    soon(lambda: api.watches() == 1)
+    wait_for("what the double counts", lambda: api.watches() == 1)
     lists = sum("watch" not in query for _, _, query in api.asked)
     once = iter([410])
     api.refuse = lambda method, path, query: next(once, 0) if "watch" in query else 0
     api.drop_connections()
-    soon(lambda: sum("watch" not in query for _, _, query in api.asked) == lists + 1)
+    wait_for("what the double counts", lambda: sum("watch" not in query for _, _, query in api.asked) == lists + 1)
     api.create("new")
     watched.until(lambda pods: "new" in pods)
 
@@ -210,7 +201,7 @@ def test_api_that_is_away_for_a_while_changes_nothing_and_changes_arrive_after(
     api.create("trainer", annotations={CORE_LIMIT: "30"})
     watched.until(lambda pods: "trainer" in pods)
     api.stop()
-    soon(lambda: len(watched.pauses) >= 5)
+    wait_for("what the double counts", lambda: len(watched.pauses) >= 5)
     assert watched.pods()["trainer"].cores == 30
     api.annotate("trainer", CORE_LIMIT, "50")
     assert max(watched.pauses) <= watch.Backoff.LONGEST
@@ -230,7 +221,7 @@ def test_server_errors_are_waited_out(api: ApiDouble, watched: Watched) -> None:
 
 def test_every_request_brings_the_token_of_its_moment(api: ApiDouble, watched: Watched) -> None:
     listed(watched)
-    soon(lambda: api.watches() == 1)
+    wait_for("what the double counts", lambda: api.watches() == 1)
     assert api.tokens == ["Bearer token-0", "Bearer token-1"]
 
 
@@ -238,12 +229,12 @@ def test_stream_that_went_silent_is_given_up_and_begun_anew(api: ApiDouble, monk
     monkeypatch.setattr(watch, "SILENCE", 0.1)
     api.bookmarks = 1000.0
     with contextlib.closing(Watched(api)):
-        soon(lambda: api.watches() >= 3)
+        wait_for("what the double counts", lambda: api.watches() >= 3)
 
 
 def test_event_too_large_is_passed_over_and_the_next_is_seen(api: ApiDouble, watched: Watched) -> None:
     listed(watched)
-    soon(lambda: api.watches() == 1)
+    wait_for("what the double counts", lambda: api.watches() == 1)
     api.create("huge", annotations={MEMORY_LIMIT: "1Gi", "other": "x" * (5 << 20)})
     api.create("small")
     assert "huge" not in watched.until(lambda pods: "small" in pods)
@@ -261,7 +252,7 @@ def test_invalid_value_is_an_event_once_and_what_was_in_force_stays(
     api.create("after")
     pods = watched.until(lambda pods: "after" in pods)
     assert (pods["trainer"].cores, pods["trainer"].mem) == (30, GIB)
-    soon(lambda: api.events_of("trainer"))
+    wait_for("what the double counts", lambda: api.events_of("trainer"))
     (event,) = api.events_of("trainer")
     assert event["reason"] == "InvalidQuota"
     assert event["type"] == "Warning"
@@ -271,7 +262,7 @@ def test_invalid_value_is_an_event_once_and_what_was_in_force_stays(
     assert len(event["message"]) < 400
     # AND another value is another event
     api.annotate("trainer", key, "none of these")
-    soon(lambda: len(api.events_of("trainer")) == 2)
+    wait_for("what the double counts", lambda: len(api.events_of("trainer")) == 2)
 
 
 def test_event_waits_for_an_api_that_does_not_answer(api: ApiDouble, watched: Watched) -> None:
@@ -279,13 +270,13 @@ def test_event_waits_for_an_api_that_does_not_answer(api: ApiDouble, watched: Wa
     answers = iter([500, 503])
     api.refuse = lambda method, path, query: next(answers, 0) if method == "POST" else 0
     api.create("trainer", annotations={CORE_LIMIT: "lots"})
-    soon(lambda: api.events_of("trainer"))
+    wait_for("what the double counts", lambda: api.events_of("trainer"))
 
 
 def test_event_that_was_said_before_a_restart_is_not_said_again(api: ApiDouble, watched: Watched) -> None:
     api.create("trainer", annotations={CORE_LIMIT: "lots"})
-    soon(lambda: api.events_of("trainer"))
+    wait_for("what the double counts", lambda: api.events_of("trainer"))
     again = Watched(api)
     with contextlib.closing(again):
-        soon(lambda: sum(method == "POST" for method, _, _ in api.asked) == 2)
+        wait_for("what the double counts", lambda: sum(method == "POST" for method, _, _ in api.asked) == 2)
         assert len(api.events_of("trainer")) == 1

@@ -7,11 +7,11 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from world import CORE_LIMIT, MEMORY_LIMIT, Pod, World
+
+from tests.kube.world import CORE_LIMIT, MEMORY_LIMIT, Pod, World, wait_for
 
 REAL = os.environ.get("NVSHARE_KUBE") == "real"
 PROGRAM = Path(__file__).with_name("task.py").read_text()
@@ -28,13 +28,6 @@ def task(*arguments: object) -> list[str]:
     return ["python3", "-c", PROGRAM, *map(str, arguments)]
 
 
-def until(what: str, look: Callable[[], object], patience: float = PATIENCE) -> None:
-    deadline = time.monotonic() + patience
-    while not look():
-        assert time.monotonic() < deadline, f"waited {patience:.0f} s for {what} in vain"
-        time.sleep(0.02)
-
-
 def seen(world: World, pod: Pod, line: str, count: int = 1) -> None:
     """Wait until a task said this so often."""
 
@@ -42,7 +35,7 @@ def seen(world: World, pod: Pod, line: str, count: int = 1) -> None:
         return len(re.findall(line, world.logs(pod))) >= count
 
     try:
-        until(line, look)
+        wait_for(line, look)
     except AssertionError as error:
         raise AssertionError(f"{error}; it said:\n{world.logs(pod)}") from None
 
@@ -69,14 +62,14 @@ def test_changed_annotation_acts_within_a_second_and_removal_restores_the_defaul
     world.annotate(pod, CORE_LIMIT, None)
     world.annotate(pod, MEMORY_LIMIT, None)
     seen(world, pod, "Core limit = 100%")
-    until("the whole card", lambda: totals(world, pod)[-1][1] > 4096)
+    wait_for("the whole card", lambda: totals(world, pod)[-1][1] > 4096)
 
 
 def test_invalid_value_is_an_event_and_changes_nothing(world: World) -> None:
     pod = world.create("wrong", annotations={MEMORY_LIMIT: "1Gi", CORE_LIMIT: "30"}, command=task("watch"))
     seen(world, pod, "Core limit = 30%")
     world.annotate(pod, CORE_LIMIT, "a lot")
-    until("an event", lambda: any(event.startswith("InvalidQuota: ") for event in world.events(pod)))
+    wait_for("an event", lambda: any(event.startswith("InvalidQuota: ") for event in world.events(pod)))
     (event,) = [event for event in world.events(pod) if event.startswith("InvalidQuota: ")]
     assert CORE_LIMIT in event
     assert "1 to 100" in event
@@ -96,12 +89,12 @@ def group_of(world: World, pod: Pod) -> dict[str, object]:
 def test_status_says_where_a_quota_is_from(world: World) -> None:
     pod = world.create("origin", gpumem=2048, annotations={CORE_LIMIT: "30"}, command=task("watch"))
     seen(world, pod, "Core limit = 30%")
-    until("its quotas", lambda: group_of(world, pod).get("mem_limit") == 2 << 30)
+    wait_for("its quotas", lambda: group_of(world, pod).get("mem_limit") == 2 << 30)
     group = group_of(world, pod)
     assert (group["mem_limit_from"], group["core_limit_from"]) == ("gpumem", "annotation")
     assert group["label"] == "default/origin"
     world.annotate(pod, MEMORY_LIMIT, "1Gi")
-    until("the annotation", lambda: group_of(world, pod)["mem_limit_from"] == "annotation")
+    wait_for("the annotation", lambda: group_of(world, pod)["mem_limit_from"] == "annotation")
 
 
 def test_api_server_that_is_away_stalls_nobody_and_its_changes_arrive_after(world: World) -> None:
@@ -144,7 +137,7 @@ def test_second_process_of_a_pod_at_its_limit_gets_the_error_and_the_first_goes_
     pod = world.create("first", command=task("work", 800))
     seen(world, pod, "steps")
     world.annotate(pod, MEMORY_LIMIT, "1Gi")
-    until("the limit", lambda: group_of(world, pod).get("mem_limit") == 1 << 30)
+    wait_for("the limit", lambda: group_of(world, pod).get("mem_limit") == 1 << 30)
     code, text = world.execute(pod, task("once", 400))
     assert (code, "CUDA_ERROR_OUT_OF_MEMORY" in text) == (3, True), text
     assert world.execute(pod, task("once", 200))[0] == 0
@@ -179,8 +172,8 @@ def test_every_limit_holds_at_every_moment_while_pods_come_go_and_change(world: 
         check_limits(world, pods)
     for pod in list(pods):
         world.delete(pod)
-    until("the last client to be gone", lambda: not world.scheduler_status()["clients"])
-    until("the groups to be gone", lambda: not world.scheduler_status()["groups"])
+    wait_for("the last client to be gone", lambda: not world.scheduler_status()["clients"])
+    wait_for("the groups to be gone", lambda: not world.scheduler_status()["groups"])
     assert all(not gpu["allocated"] and not gpu["resident"] for gpu in world.scheduler_status()["gpus"])
 
 

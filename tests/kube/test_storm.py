@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from doubles.world import NODE, DoublesWorld
-from test_quotas import group_of, seen, task, until
-from world import CORE_LIMIT
+from tests.kube.doubles.world import NODE, DoublesWorld
+from tests.kube.test_quotas import group_of, seen, task
+from tests.kube.world import CORE_LIMIT, wait_for
 
 PODS = 500
 
@@ -35,7 +35,7 @@ def test_change_arrives_beside_five_hundred_pods_that_change_all_the_time(small_
         ended.set()
         storm.join()
     # AND when the storm is over every pod has what it should have, and all go when they are gone
-    until("all pods", lambda: len(world.scheduler_status()["groups"]) == PODS + 1)
+    wait_for("all pods", lambda: len(world.scheduler_status()["groups"]) == PODS + 1)
     wanted = {one["metadata"]["uid"]: one["metadata"] for one in world.api.pods()}
 
     def settled() -> bool:
@@ -45,8 +45,8 @@ def test_change_arrives_beside_five_hundred_pods_that_change_all_the_time(small_
             for uid, metadata in wanted.items()
         )
 
-    until("the last values", settled)
+    wait_for("the last values", settled)
     for number in range(PODS):
         world.api.delete(f"pod-{number}")
-    until("the others to be gone", lambda: len(world.scheduler_status()["groups"]) == 1)
+    wait_for("the others to be gone", lambda: len(world.scheduler_status()["groups"]) == 1)
     assert group_of(world, pod)["core_limit"] == 15

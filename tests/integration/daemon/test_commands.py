@@ -8,27 +8,25 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from nvshare.client.connection import Connection, NoScheduler, OtherVersion, RequestRefused, SchedulerError
 from nvshare.client.spawn import LOG_NAME, SchedulerNotStarted, ensure_scheduler, is_running
 from nvshare.wire import messages as wire
+from tests.support.processes import environment
 
 GIB = 1 << 30
-SOURCE = Path(__file__).resolve().parents[3] / "src"
 
 
 FOREVER = "print('up', flush=True)\nwhile True: signal.pause()\n"
-WAITING_TASK = f"""
+WAITING_TASK = """
 import os, pathlib, signal, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import conftest
 from nvshare.wire import messages as wire
+from tests.support.wire_client import WireClient
 for name in sys.argv[2:]:
-    signal.signal(signal.Signals["SIG" + name], lambda *_, name=name: os.write(1, f"{{name}}\\n".encode()))
-client = conftest.WireClient(pathlib.Path(os.environ["NVSHARE_SOCK"]))
+    signal.signal(signal.Signals["SIG" + name], lambda *_, name=name: os.write(1, f"{name}\\n".encode()))
+client = WireClient(pathlib.Path(os.environ["NVSHARE_SOCK"]))
 client.register(sys.argv[1])
 client.send(wire.ReqLock(0))
 while True:
@@ -36,10 +34,10 @@ while True:
 """
 
 
-def command(module: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+def command(module: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
-        env={**os.environ, "PYTHONPATH": str(SOURCE), **environment},
+        env=environment(**variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
@@ -284,10 +282,10 @@ class TestSpawn:
 
     def test_settings_it_cannot_use_are_told_to_whoever_starts_it(self, tmp_path):
         # GIVEN a user without a node, and a size that is none
-        environment = {"XDG_RUNTIME_DIR": str(tmp_path), "NVSHARE_HOST_MEMORY": "abc"}
+        variables = {"XDG_RUNTIME_DIR": str(tmp_path), "NVSHARE_HOST_MEMORY": "abc"}
         # WHEN a run starts a scheduler, and another run finds it
-        told = [finish(command("nvshare", "run", "--sim", "T4", "--", "true", **environment))[2] for _ in range(2)]
-        finish(command("nvshare", "sim", "down", "T4", **environment))
+        told = [finish(command("nvshare", "run", "--sim", "T4", "--", "true", **variables))[2] for _ in range(2)]
+        finish(command("nvshare", "sim", "down", "T4", **variables))
         # THEN the first one is told
         assert [text.count("NVSHARE_HOST_MEMORY='abc' cannot be used") for text in told] == [1, 0]
 
@@ -300,7 +298,7 @@ class TestSpawn:
         starters = [
             subprocess.Popen(
                 [sys.executable, "-c", script, str(node.socket)],
-                env={**self.environment(node), "PYTHONPATH": str(SOURCE)},
+                env=environment(**self.environment(node)),
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -317,9 +315,9 @@ class TestSpawn:
         assert "ending" in (node.socket.parent / LOG_NAME).read_text()
 
     def test_without_a_gpu_the_reason_is_told(self, tmp_path):
-        environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": ""}
+        variables = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": ""}
         with pytest.raises(SchedulerNotStarted, match=r"--sim 2xT4"):
-            ensure_scheduler(tmp_path / "s.sock", environment)
+            ensure_scheduler(tmp_path / "s.sock", variables)
 
     def test_errors_have_one_base(self):
         for kind in (NoScheduler, RequestRefused, OtherVersion, SchedulerNotStarted):

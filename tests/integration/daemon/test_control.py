@@ -2,62 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from nvshare.client.connection import Connection, RequestRefused
 from nvshare.wire import messages as wire
+from tests.support.processes import Program, environment
+
+if TYPE_CHECKING:
+    from tests.integration.daemon.conftest import SchedulerProcess
 
 GIB = 1 << 30
-HERE = os.path.dirname(__file__)
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE}/../../../src"}
 
 CHILD = """
-import sys, conftest, pathlib
-client = conftest.WireClient(pathlib.Path(sys.argv[1]))
+import sys, pathlib
+from tests.support.wire_client import WireClient
+client = WireClient(pathlib.Path(sys.argv[1]))
 client.register(sys.argv[2])
 for line in sys.stdin:
     print(type(client.request_memory(int(line))).__name__, flush=True)
 """
 
 
-class Task:
+class Task(Program):
     """A registered process below this one."""
 
-    def __init__(self, scheduler) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(scheduler.socket), scheduler.gpus[0]],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=ENVIRONMENT,
-            text=True,
-        )
-
     def allocate(self, size: int) -> str:
-        self.process.stdin.write(f"{size}\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline().strip()
-
-    def end(self) -> None:
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait(10)
+        self.tell(str(size))
+        return self.line()
 
 
 @pytest.fixture
-def task(scheduler):
-    made = []
+def task(scheduler: SchedulerProcess) -> Iterator[Callable[[], Task]]:
+    with contextlib.ExitStack() as tasks:
 
-    def make() -> Task:
-        made.append(Task(scheduler))
-        return made[-1]
+        def make() -> Task:
+            command = [sys.executable, "-c", CHILD, str(scheduler.socket), scheduler.gpus[0]]
+            return tasks.enter_context(contextlib.closing(Task(command, environment())))
 
-    yield make
-    for one in made:
-        one.end()
+        yield make
 
 
 def test_settings_change_and_are_shown(scheduler, connect):
@@ -171,7 +160,7 @@ def test_another_user_may_look_but_not_change(scheduler):
     scheduler.socket.parent.chmod(0o755)
     run = subprocess.run(
         [sys.executable, "-c", script, str(scheduler.socket)],
-        env=ENVIRONMENT,
+        env=environment(),
         capture_output=True,
         text=True,
         check=True,

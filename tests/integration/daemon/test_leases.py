@@ -12,14 +12,14 @@ import pytest
 
 from nvshare.client.connection import Connection, NoScheduler, RequestRefused
 from nvshare.wire import messages as wire
+from tests.support.processes import environment
 
 GIB = 1 << 30
 PATIENCE = 10.0
 
 CHILD = """
 import sys, time
-sys.path[:0] = sys.argv[3].split(':')
-from conftest import WireClient
+from tests.support.wire_client import WireClient
 from pathlib import Path
 client = WireClient(Path(sys.argv[1]))
 client.register(sys.argv[2])
@@ -34,14 +34,12 @@ def child(scheduler):
     made: list[subprocess.Popen[str]] = []
 
     def start(gpu: str, **variables: str) -> tuple[int, Callable[[], None]]:
-        import os
-
         process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(scheduler.socket), gpu, f"{os.path.dirname(__file__)}:{sys.path[0]}"],
+            [sys.executable, "-c", CHILD, str(scheduler.socket), gpu],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **variables},
+            env=environment(**variables),
         )
         made.append(process)
         assert process.stdout
@@ -68,7 +66,7 @@ def _ask_in_vain(waiter: Connection) -> None:
 
 
 def states(status: dict[str, object]) -> list[str]:
-    return [lease["state"] for lease in status["leases"]]  # type: ignore[attr-defined, index]
+    return [lease["state"] for lease in status["leases"]]  # type: ignore[attr-defined]
 
 
 def test_a_lease_lives_as_long_as_its_connection(scheduler) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from nvshare.client.connection import Connection, NoScheduler
 from nvshare.wire import messages as wire
+from tests.support.processes import environment
 
 GIB = 1 << 30
 
@@ -91,18 +92,17 @@ def test_clients_come_back_with_what_they_hold(scheduler, connect):
 def test_id_of_another_live_client_is_not_given_away(scheduler, connect, tmp_path):
     # GIVEN a client of another process
     script = (
-        "import sys, conftest, pathlib\n"
-        "client = conftest.WireClient(pathlib.Path(sys.argv[1]))\n"
+        "import sys, pathlib\n"
+        "from tests.support.wire_client import WireClient\n"
+        "client = WireClient(pathlib.Path(sys.argv[1]))\n"
         "print(client.register(sys.argv[2]), flush=True)\n"
         "sys.stdin.read()\n"
     )
-    directory = os.path.dirname(__file__)
-    environment = {**os.environ, "PYTHONPATH": f"{directory}:{directory}/../../../src"}
     other = subprocess.Popen(
         [sys.executable, "-c", script, str(scheduler.socket), scheduler.gpus[0]],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=environment,
+        env=environment(),
     )
     assert other.stdin is not None
     assert other.stdout is not None

@@ -2,87 +2,71 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from nvshare.client.connection import Connection, RequestRefused
+from tests.support.processes import Program, environment
+
+if TYPE_CHECKING:
+    from tests.integration.daemon.conftest import SchedulerProcess
 
 GIB = 1 << 30
-HERE = Path(__file__).parent
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parents[2] / 'src'}"}
 
 TASK = """
-import sys, pathlib, conftest
+import sys, pathlib
+from tests.support.wire_client import WireClient
 from nvshare.wire import messages as wire
 for line in sys.stdin:
     what, *arguments = line.split()
     if what == "register":  # as often as it is told, as the library does when a scheduler comes back
-        client = conftest.WireClient(pathlib.Path(sys.argv[1]))
+        client = WireClient(pathlib.Path(sys.argv[1]))
         print(f"{client.register(sys.argv[2]):016x}", flush=True)
     else:
         print(type(client.request_memory(int(arguments[0]))).__name__, flush=True)
 """
 
 
-class Task:
+class Task(Program):
     """A process that registers when it is told to."""
 
-    def __init__(self, scheduler, *under: str) -> None:
-        self.process = subprocess.Popen(
-            [*under, sys.executable, "-c", TASK, str(scheduler.socket), scheduler.gpus[0]],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**ENVIRONMENT, "NVSHARE_SOCK": str(scheduler.socket)},
-            text=True,
-        )
+    def __init__(self, scheduler: SchedulerProcess, *under: str) -> None:
+        command = [*under, sys.executable, "-c", TASK, str(scheduler.socket), scheduler.gpus[0]]
+        super().__init__(command, environment(NVSHARE_SOCK=str(scheduler.socket)))
         self.register()
 
-    def ask(self, what: str) -> str:
-        self.process.stdin.write(f"{what}\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline().strip()
-
     def register(self) -> None:
-        self.client = self.ask("register")
+        self.tell("register")
+        self.client = self.line()
         assert len(self.client) == 16
 
     def allocate(self, size: int) -> str:
-        return self.ask(f"allocate {size}")
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def end(self) -> None:
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait(10)
+        self.tell(f"allocate {size}")
+        return self.line()
 
 
 @pytest.fixture
-def task(scheduler):
-    made = []
+def task(scheduler: SchedulerProcess) -> Iterator[Callable[..., Task]]:
+    with contextlib.ExitStack() as tasks:
 
-    def make(*under: str) -> Task:
-        made.append(Task(scheduler, *under))
-        return made[-1]
+        def make(*under: str) -> Task:
+            return tasks.enter_context(contextlib.closing(Task(scheduler, *under)))
 
-    yield make
-    for one in made:
-        if one.process.poll() is None:
-            one.end()
+        yield make
 
 
 def ctl(scheduler, *arguments: str) -> str:
     result = subprocess.run(
         [sys.executable, "-m", "nvshare.cli.ctl", *arguments],
-        env={**ENVIRONMENT, "NVSHARE_SOCK": str(scheduler.socket)},
+        env=environment(NVSHARE_SOCK=str(scheduler.socket)),
         capture_output=True,
         text=True,
         check=True,
@@ -99,7 +83,7 @@ def restart(scheduler) -> str:
     return scheduler.log()[before:]
 
 
-def groups(scheduler) -> dict[str, dict]:
+def groups(scheduler) -> dict[str, dict[str, Any]]:
     return {group["id"]: group for group in scheduler.status()["groups"]}
 
 
@@ -214,7 +198,7 @@ def test_configuration_that_changed_since_is_newer_than_what_was_set(make_schedu
     restart(scheduler)
     assert scheduler.status()["settings"]["mode"] == "serial"
     # WHEN it is started with something else THEN that counts, also when it is started so again
-    scheduler._environment["NVSHARE_SCHEDULING_MODE"] = "concurrent"
+    scheduler.env["NVSHARE_SCHEDULING_MODE"] = "concurrent"
     forgot = "Forgot mode serial, which was set with nvsharectl: the scheduler is started with mode concurrent now"
     assert forgot in restart(scheduler)
     assert scheduler.status()["settings"]["mode"] == "concurrent"
@@ -226,7 +210,7 @@ def test_directory_that_takes_no_file_is_told_to_the_operator(scheduler):
     (scheduler.socket.with_suffix(".kept") / "full").mkdir(parents=True)
     result = subprocess.run(
         [sys.executable, "-m", "nvshare.cli.ctl", "set", "--mode", "serial"],
-        env={**ENVIRONMENT, "NVSHARE_SOCK": str(scheduler.socket)},
+        env=environment(NVSHARE_SOCK=str(scheduler.socket)),
         capture_output=True,
         text=True,
         check=True,

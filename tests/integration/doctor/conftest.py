@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from nvshare.gpu import sim
-
-_numbers = itertools.count()
+from tests.support.nodes import MakeNode
 
 
 @dataclass(frozen=True)
@@ -76,17 +74,11 @@ class Patient:
 
 
 @pytest.fixture
-def make_patient() -> Iterator[Callable[..., Patient]]:
-    made: list[sim.SimNode] = []
-
+def make_patient(simulated: MakeNode) -> Callable[..., Patient]:
     def make(**setup: int) -> Patient:
-        name = f"doctor-{os.getpid()}-{next(_numbers)}"
-        made.append(sim.up("2xT4", 10, name=name, setup=sim.Setup(**setup)))
-        return Patient(made[-1])
+        return Patient(simulated("2xT4", 10, setup=sim.Setup(**setup)))
 
-    yield make
-    for node in made:
-        sim.down(node.name)
+    return make
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from nvshare.client.connection import Connection, SchedulerError
 from nvshare.client.spawn import ensure_scheduler
 from nvshare.config import child_environment
 from nvshare.doctor.look.driver import look
+from tests.support.processes import eventually, programs
 
 if TYPE_CHECKING:
     from tests.integration.doctor.conftest import Patient, Report
@@ -77,13 +77,11 @@ def runtime(short: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def stranger(environ: dict[str, str]) -> Iterator[int]:
     """A program on the first card, which nvshare has no part in unless the environment says so; its number."""
-    with subprocess.Popen(
-        [sys.executable, "-c", STRANGER], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as program:
-        assert program.stdout
-        assert program.stdout.readline() == "there\n"
+    with programs() as run:
+        program = run([sys.executable, "-c", STRANGER], environ)
+        assert program.line() == "there"
         yield program.pid
-        program.communicate()
+        program.result()
 
 
 def start_scheduler(patient: Patient) -> None:
@@ -91,11 +89,8 @@ def start_scheduler(patient: Patient) -> None:
 
 
 def await_status(path: Path, satisfied: Callable[[dict[str, Any]], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
     with Connection(path) as connection:
-        while not satisfied(connection.status()):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        assert eventually(lambda: satisfied(connection.status()))
 
 
 # ---- a node without a fault

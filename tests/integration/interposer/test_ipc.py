@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import struct
@@ -11,12 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from nvshare import native
 from nvshare.gpu import sim
+from tests.support.nodes import MakeNode
+from tests.support.processes import Program, preloaded
 
 PROGRAM = Path(__file__).with_name("ipc_program.py")
 MIB = 1 << 20
@@ -27,63 +26,31 @@ NOBODY = 65534
 pytestmark = pytest.mark.simulated
 
 
-class Task:
-    def __init__(self, environment: dict[str, str], within: Sequence[str] = ()) -> None:
-        self.process = subprocess.Popen(
-            [*within, sys.executable, PROGRAM],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+class Task(Program):
+    """ipc_program.py: called with a command, it answers."""
 
-    def __call__(self, command: str, *arguments: Any) -> Any:
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.write(json.dumps([command, *arguments]) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        assert line, self.process.communicate()
-        return json.loads(line)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def end(self) -> str:
-        """What the library said."""
-        _, said = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0, said
-        return said
+    __call__ = Program.call
 
 
 Start = Callable[..., Task]
 
 
 @pytest.fixture
-def node() -> Iterator[sim.SimNode]:
-    node = sim.up("1xT4", name=f"ipc-{os.getpid()}", speed=20)
-    yield node
-    sim.down(node.name)
+def node(simulated: MakeNode) -> sim.SimNode:
+    return simulated("1xT4", 20)
 
 
 @pytest.fixture
 def start(node: sim.SimNode) -> Iterator[Start]:
-    tasks: list[Task] = []
+    with contextlib.ExitStack() as tasks:
 
-    def begin(preload: bool = True, within: Sequence[str] = (), **variables: str) -> Task:
-        environment = {**os.environ, **node.env(), "NVSHARE_SOCK": str(node.directory / "none.sock"), **variables}
-        if preload:
-            environment["LD_PRELOAD"] = str(native.interposer())
-        tasks.append(Task(environment, within))
-        return tasks[-1]
+        def begin(preload: bool = True, within: Sequence[str] = (), **variables: str) -> Task:
+            environment = preloaded(node, NVSHARE_SOCK=str(node.directory / "none.sock"), **variables)
+            if not preload:
+                del environment["LD_PRELOAD"]
+            return tasks.enter_context(contextlib.closing(Task([*within, sys.executable, PROGRAM], environment)))
 
-    yield begin
-    for task in tasks:
-        if task.process.poll() is None:
-            task.process.kill()
-        task.process.communicate()
+        yield begin
 
 
 class Opened:
@@ -218,7 +185,7 @@ def test_memory_outlives_its_owner_where_it_is_open(start: Start) -> None:
     assert other("wrong", opened, 4) == 0
     assert other("close", opened) == 0
     assert third("open", handle, 130 * MIB) == INVALID_HANDLE
-    assert "it has freed it" in third.end()
+    assert "it has freed it" in "\n".join(third.end())
 
 
 def test_a_killed_owner_is_said_to_have_ended(start: Start) -> None:
@@ -227,9 +194,9 @@ def test_a_killed_owner_is_said_to_have_ended(start: Start) -> None:
     owner.kill()
     assert other("open", handle, 4 * MIB) == INVALID_HANDLE
     assert other("open", handle, 4 * MIB) == INVALID_HANDLE
-    said = other.end()
+    said = "\n".join(other.end())
     assert said.count("cuIpcOpenMemHandle: memory of process") == 1
-    assert f"process {owner.process.pid} cannot be opened: it has ended, or runs in another container" in said
+    assert f"process {owner.pid} cannot be opened: it has ended, or runs in another container" in said
 
 
 def test_a_process_cannot_open_its_own_handle(start: Start) -> None:
@@ -285,7 +252,7 @@ def test_another_user_gets_nothing_even_with_the_handle(start: Start) -> None:
     other("become", NOBODY)
     assert other("open", handle, 4 * MIB) == INVALID_HANDLE
     other("become", 0)
-    assert "it belongs to another user" in other.end()
+    assert "it belongs to another user" in "\n".join(other.end())
 
 
 NAMESPACE = ["unshare", "--net"]
@@ -300,7 +267,7 @@ def test_another_container_is_named_as_the_reason(start: Start) -> None:
     owner, other = start(), start(within=NAMESPACE)
     handle = owner("share", owner("allocate", 4 * MIB))
     assert other("open", handle, 4 * MIB) == INVALID_HANDLE
-    assert "it has ended, or runs in another container or network namespace" in other.end()
+    assert "it has ended, or runs in another container or network namespace" in "\n".join(other.end())
 
 
 def test_memory_of_a_process_that_may_be_larger_than_the_card_is_not_shared(start: Start) -> None:
@@ -310,7 +277,7 @@ def test_memory_of_a_process_that_may_be_larger_than_the_card_is_not_shared(star
     assert owner("attribute", memory, CAPABLE) == 0
     assert owner("share", memory) == NOT_SUPPORTED
     assert owner("share", memory) == NOT_SUPPORTED
-    assert owner.end().count("cuIpcGetMemHandle: this card and driver cannot share memory") == 1
+    assert "\n".join(owner.end()).count("cuIpcGetMemHandle: this card and driver cannot share memory") == 1
 
 
 def test_a_forked_child_neither_serves_nor_keeps_the_socket(start: Start) -> None:

@@ -1,34 +1,30 @@
-"""Makes the helpers beside these tests importable, and nodes for them."""
+"""Nodes for workers."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from nvshare.gpu import sim
+from tests.integration.launch.launch_node import LaunchNode
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from launch_node import LaunchNode
+sys.path.insert(0, str(Path(__file__).parent))  # workers import launch_acts by its name
 
 
 @pytest.fixture
 def make_node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], LaunchNode]]:
-    made: list[LaunchNode] = []
+    with contextlib.ExitStack() as nodes:
 
-    def make(spec: str) -> LaunchNode:
-        node = LaunchNode(spec)
-        made.append(node)
-        for name, value in node.variables.items():
-            monkeypatch.setenv(name, value)
-        return node
+        def make(spec: str) -> LaunchNode:
+            node = nodes.enter_context(contextlib.closing(LaunchNode(spec)))
+            for name, value in node.variables.items():
+                monkeypatch.setenv(name, value)
+            return node
 
-    yield make
-    for node in made:
-        sim.down(node.sim.name)
+        yield make
 
 
 @pytest.fixture

@@ -7,20 +7,19 @@ import secrets
 from typing import Any
 
 from nvshare import procfs
-from nvshare.acceptance.stress.scene import eventually
-from nvshare.client.connection import Connection
-from nvshare.client.spawn import ensure_scheduler
-from nvshare.gpu import sim
+from tests.support.nodes import Node
+from tests.support.processes import eventually
 
 PATIENCE = 20.0
 MARK = "NVSHARE_LAUNCH_TEST"
 
 
-class LaunchNode:
+class LaunchNode(Node):
     """Our own environment is that of the node while a test runs, as it is of a program under ``nvshare run``."""
 
     def __init__(self, spec: str) -> None:
-        self.sim = sim.up(spec, name=f"launch-{os.getpid()}-{secrets.token_hex(2)}")
+        super().__init__(spec, speed=1.0)
+        self.env.pop(MARK, None)
         self.mark = secrets.token_hex(8)
         self.variables = {**self.sim.env(), MARK: self.mark}
         self.start_scheduler()
@@ -29,28 +28,12 @@ class LaunchNode:
     def uuids(self) -> tuple[str, ...]:
         return self.sim.uuids
 
-    def start_scheduler(self) -> None:
-        variables = {name: value for name, value in os.environ.items() if name != MARK}
-        ensure_scheduler(self.sim.socket, {**variables, **self.sim.env()})
-
-    def status(self) -> dict[str, Any]:
-        with Connection(self.sim.socket) as connection:
-            return connection.status()
-
     def leases(self) -> list[dict[str, Any]]:
         leases: list[dict[str, Any]] = self.status()["leases"]
         return leases
 
-    def scheduler_pid(self) -> int:
-        return int(self.status()["scheduler"]["pid"])
-
-    def restart_scheduler(self) -> None:
-        """Killed, and started again once it is gone."""
-        assert procfs.kill(self.scheduler_pid(), PATIENCE)
-        self.start_scheduler()
-
     def processes(self) -> set[int]:
-        """All that carry the mark of this test, ourselves not."""
+        """All that carry the mark of this test, except ourselves."""
         numbers = {int(name) for name in os.listdir("/proc") if name.isdecimal()} - {os.getpid()}
         return {pid for pid in numbers if procfs.variable(pid, MARK) == self.mark and procfs.start_time(pid)}
 

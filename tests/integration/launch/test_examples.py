@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch_node import LaunchNode
+
+from tests.integration.launch.launch_node import LaunchNode
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "launch"
 

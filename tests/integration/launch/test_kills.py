@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from launch_node import PATIENCE, LaunchNode
 
 from nvshare import procfs
-from nvshare.acceptance.stress.scene import eventually
+from tests.integration.launch.launch_node import PATIENCE, LaunchNode
+from tests.support.processes import Program, eventually
 
 PROGRAM = Path(__file__).with_name("pool_program.py")
 SOON = 2.0  # seconds in which nothing may be left
@@ -23,44 +23,23 @@ TIMES = 50 if os.environ.get("NVSHARE_SOAK") else 4
 SEED = 20261115
 
 
-class Launcher:
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+class Launcher(Program):
+    def results(self, count: int) -> list[str]:
+        return [self.line() for _ in range(count)]
 
-    def heard(self, count: int = 1) -> list[str]:
-        assert self.process.stdout
-        return [self.process.stdout.readline().strip() for _ in range(count)]
-
-    def finish(self) -> list[str]:
-        """Let it end by itself; the rest of what it said."""
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.close()
-        said = self.process.stdout.read().split()
-        assert self.process.wait(PATIENCE) == 0
-        return said
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream
-            stream.close()
+    def rest(self) -> list[str]:
+        """Let it end by itself; its other results."""
+        return self.finish().split()
 
 
 @pytest.fixture
 def launch() -> Iterator[Callable[[], Launcher]]:
-    made: list[Launcher] = []
+    with contextlib.ExitStack() as launchers:
 
-    def make() -> Launcher:
-        made.append(Launcher())
-        return made[-1]
+        def start() -> Launcher:
+            return launchers.enter_context(contextlib.closing(Launcher([sys.executable, PROGRAM])))
 
-    yield make
-    for launcher in made:
-        launcher.close()
+        yield start
 
 
 def soon_clean(node: LaunchNode) -> float:
@@ -77,14 +56,13 @@ def test_a_killed_launcher_leaves_nothing(node: LaunchNode, launch: Callable[[],
     for _ in range(TIMES):
         launcher = launch()
         time.sleep(chance.uniform(0.0, 1.0))  # any moment: before, while and after its workers start
-        launcher.process.kill()
-        launcher.process.wait()
+        launcher.kill()
         soon_clean(node)
 
 
 def pids_of(launcher: Launcher) -> dict[str, list[int]]:
     """Its guards, keepers and workers, as far as there are some now."""
-    guards = procfs.children(launcher.process.pid)
+    guards = procfs.children(launcher.pid)
     keepers = [pid for guard in guards for pid in procfs.children(guard)]
     workers = [pid for keeper in keepers for pid in procfs.children(keeper)]
     return {"guard": guards, "keeper": keepers, "worker": workers}
@@ -96,7 +74,7 @@ def test_a_launcher_survives_its_helpers_and_nothing_of_them_is_left(
 ) -> None:
     chance = random.Random(f"{SEED} {who}")
     launcher = launch()
-    said = launcher.heard()
+    said = launcher.results(1)
     for _ in range(TIMES):
         assert eventually(lambda: bool(pids_of(launcher)[who]), PATIENCE)
         time.sleep(chance.uniform(0.0, 0.1))
@@ -109,8 +87,8 @@ def test_a_launcher_survives_its_helpers_and_nothing_of_them_is_left(
         # THEN all below it goes, and others work on
         gone = eventually(lambda below=below: not below & node.processes(), SOON)
         assert gone, below & node.processes()
-        said += launcher.heard(3)
-    said += launcher.finish()
+        said += launcher.results(3)
+    said += launcher.rest()
     # AND each kill cost one task at most: that of its own worker
     failed = [word for word in said if word != "ok"]
     assert len(failed) <= TIMES
@@ -121,7 +99,7 @@ def test_a_launcher_survives_its_helpers_and_nothing_of_them_is_left(
 def test_tasks_and_leases_survive_the_scheduler(node: LaunchNode, launch: Callable[[], Launcher]) -> None:
     chance = random.Random(SEED)
     launcher = launch()
-    assert launcher.heard(2) == ["ok", "ok"]
+    assert launcher.results(2) == ["ok", "ok"]
     for _ in range(TIMES):
         assert eventually(lambda: len(node.leases()) == 2, PATIENCE)
         before = {lease["id"] for lease in node.leases()}
@@ -129,8 +107,8 @@ def test_tasks_and_leases_survive_the_scheduler(node: LaunchNode, launch: Callab
         node.restart_scheduler()
         back = eventually(lambda before=before: {lease["id"] for lease in node.leases()} == before, PATIENCE)
         assert back, (before, node.leases(), launcher.process.poll())
-        assert launcher.heard(3) == ["ok"] * 3
-    assert set(launcher.finish()) <= {"ok"}
+        assert launcher.results(3) == ["ok"] * 3
+    assert set(launcher.rest()) <= {"ok"}
     soon_clean(node)
     marker = node.sim.socket.with_suffix(".leases")
     assert eventually(lambda: not marker.exists(), SOON)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launch_node import PATIENCE, LaunchNode
 
-from nvshare.acceptance.stress.scene import eventually
+from tests.integration.launch.launch_node import PATIENCE, LaunchNode
+from tests.support.processes import eventually
 
 
 def launch(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launch_node import PATIENCE, LaunchNode
 
-from nvshare.acceptance.stress.scene import eventually
 from nvshare.launch import CannotStart, LeaseRefused, LeaseTimeout, NoGpu, WorkerTimeout, alease, check, lease, run
+from tests.integration.launch.launch_node import PATIENCE, LaunchNode
+from tests.support.processes import Run, eventually
 
 GIB = 1 << 30
 SEE = [sys.executable, "-m", "nvshare.launch.seen"]
@@ -99,17 +99,12 @@ def test_leases_for_asyncio_leave_the_loop_free_and_can_be_cancelled(make_node: 
     node.await_clean()
 
 
-def test_the_death_of_the_holder_frees_its_lease(node: LaunchNode) -> None:
+def test_the_death_of_the_holder_frees_its_lease(node: LaunchNode, run_program: Run) -> None:
     script = "from nvshare.launch import lease\nwith lease():\n    print('held', flush=True)\n    input()"
-    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout
-    assert process.stdin
-    assert process.stdout.readline() == b"held\n"
+    holder = run_program([sys.executable, "-c", script])
+    assert holder.line() == "held"
     assert len(node.leases()) == 1
-    process.kill()
-    process.wait()
-    process.stdout.close()
-    process.stdin.close()
+    holder.kill()
     assert eventually(lambda: node.leases() == [], PATIENCE)
 
 

@@ -9,13 +9,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import launch_acts as acts
 import pytest
-from launch_node import PATIENCE, LaunchNode
 
 from nvshare import procfs
-from nvshare.acceptance.stress.scene import eventually
 from nvshare.launch import (
     DeviceOutOfMemory,
     GpuPool,
@@ -29,13 +28,15 @@ from nvshare.launch import (
     lease,
 )
 from nvshare.launch.supervised import Granted, Supervised
+from tests.integration.launch.launch_node import PATIENCE, LaunchNode
+from tests.support.processes import eventually
 
 MIB = 1 << 20
 
 
 def test_twelve_workers_on_four_cards_are_three_each_by_what_they_see(node: LaunchNode) -> None:
     with GpuPool(12, mem="256MiB", cores=33) as pool:
-        seen = {}
+        seen: dict[int, tuple[Any, ...]] = {}
         while len(seen) < 12:  # whoever is quick may take several tasks
             for future in [pool.submit(acts.who) for _ in range(12)]:
                 pid, uuids, mem = future.result(PATIENCE)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nvshare import procfs
-from nvshare.acceptance.stress.scene import eventually
+from tests.support.processes import eventually
 
 PATIENCE = 30.0
 NODE = "2xA100-40G"

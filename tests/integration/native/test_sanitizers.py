@@ -26,13 +26,14 @@ def build(request: pytest.FixtureRequest) -> tuple[str, Path]:
     sanitizer: str = request.param
     directory = ROOT / "build" / "sanitized" / sanitizer.replace(",", "-")
     options = [f"-DNVSHARE_SANITIZE={sanitizer}", "-DNVSHARE_TESTS=ON"]
-    configure = ["cmake", "-G", "Ninja", "-S", ROOT, "-B", directory, *options]
+    configure: list[str | Path] = ["cmake", "-G", "Ninja", "-S", ROOT, "-B", directory, *options]
     environment = {**os.environ, "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two of pytest's workers may come here at once
-        for command in (configure, ["cmake", "--build", directory]):
-            subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        build: list[str | Path] = ["cmake", "--build", directory]
+    for command in (configure, build):
+        subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return sanitizer, directory
 
 

@@ -19,7 +19,17 @@ from tests.integration.releases import previous
 from tests.integration.whole.conftest import Node
 
 if TYPE_CHECKING:
-    from tests.integration.whole.conftest import Task
+    from tests.support.processes import Program
+
+
+# Starts the scheduler of the package in the directory that is its first argument. An editable install finds its own
+# package before the path is searched, so the search of the path goes first.
+START = """
+import importlib.machinery, runpy, sys
+sys.path.insert(0, sys.argv.pop(1))
+sys.meta_path.insert(0, importlib.machinery.PathFinder)
+runpy.run_module("nvshare.cli.scheduler", run_name="__main__", alter_sys=True)
+"""
 
 
 @dataclass(frozen=True)
@@ -40,12 +50,11 @@ class MixedNode:
     def start_scheduler(self, release: Release) -> None:
         socket, log = self._node.sim.socket, self._node.sim.directory / "mixed.log"
         ready, told = os.pipe()
-        command = [sys.executable, "-m", "nvshare.cli.scheduler", "--user", "--card-memory", "1GiB"]
-        environment = {**self._node.env, "PYTHONPATH": str(release.package)}
+        command = [sys.executable, "-c", START, str(release.package), "--user", "--card-memory", "1GiB"]
         with log.open("ab") as errors:
             self._scheduler = subprocess.Popen(
                 [*command, "--socket", str(socket), "--ready-fd", str(told)],
-                env=environment,
+                env=self._node.env,
                 stderr=errors,
                 pass_fds=(told,),
             )
@@ -59,7 +68,7 @@ class MixedNode:
             self._scheduler.kill()
             self._scheduler.wait()
 
-    def task(self, **variables: str) -> Task:
+    def task(self, **variables: str) -> Program:
         """A holder.py with a context, connected through the tasks' library."""
         task = self._node.holder(0, LD_PRELOAD=str(self._library), **variables)
         task.ask("info")

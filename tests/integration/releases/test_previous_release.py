@@ -8,7 +8,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.integration.releases.conftest import MixedNode
-    from tests.integration.whole.conftest import Task
+    from tests.support.processes import Program
 
 pytestmark = [pytest.mark.simulated, pytest.mark.slow]
 
@@ -16,13 +16,13 @@ MIB = 1 << 20
 OUT_OF_MEMORY = {"did": "alloc", "error": "CUDA_ERROR_OUT_OF_MEMORY"}
 
 
-def of(status: dict[str, Any], task: Task) -> dict[str, Any]:
+def of(status: dict[str, Any], task: Program) -> dict[str, Any]:
     """What the scheduler has on record of a task."""
     client: dict[str, Any] = next(one for one in status["clients"] if one["pid"] == task.process.pid)
     return client
 
 
-def two_that_take_turns(node: MixedNode) -> list[Task]:
+def two_that_take_turns(node: MixedNode) -> list[Program]:
     """Two tasks with work behind them whose memory does not fit together."""
     tasks = [node.task(), node.task()]
     for task in tasks:
@@ -31,7 +31,7 @@ def two_that_take_turns(node: MixedNode) -> list[Task]:
     return tasks
 
 
-def in_turns(tasks: list[Task]) -> None:
+def in_turns(tasks: list[Program]) -> None:
     for task in tasks * 3:
         assert task.ask("spin 1") == {"did": "spin"}
 
@@ -123,7 +123,7 @@ def test_tasks_outlive_the_change_to_the_other_release_and_back(mixed: MixedNode
         comes_back(mixed, tasks, before)
 
 
-def comes_back(mixed: MixedNode, tasks: list[Task], before: dict[str, Any]) -> None:
+def comes_back(mixed: MixedNode, tasks: list[Program], before: dict[str, Any]) -> None:
     after = mixed.await_status(lambda status: len(status["clients"]) == len(tasks))
     for task in tasks:
         assert of(after, task)["id"] == of(before, task)["id"]

@@ -2,92 +2,54 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nvshare.gpu import sim
+from nvshare.gpu.sim import SimNode
+from tests.support.nodes import MakeNode
+from tests.support.processes import Program, Run
 
 _HERE = Path(__file__).parent
-_numbers = itertools.count()
 
-MakeNode = Callable[..., sim.SimNode]
-
-
-class Program:
-    """A test program on a node, talked to by lines."""
-
-    def __init__(
-        self, node: sim.SimNode, source: str, env: dict[str, str] | None = None, within: Sequence[str] = ()
-    ) -> None:
-        text = "from driver import *\nimport struct, sys, time\n" + textwrap.dedent(source)
-        self.process = subprocess.Popen(
-            [*within, sys.executable, "-c", text],
-            env={**os.environ, **node.env(), "PYTHONPATH": str(_HERE), **(env or {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def tell(self, text: str = "") -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(text + "\n")
-        self.process.stdin.flush()
-
-    def finish(self) -> str:
-        """What it printed; fails the test when the program failed."""
-        out, err = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0, err
-        self.errors = err
-        return out
+Start = Callable[..., Program]
 
 
 @pytest.fixture
-def make_node() -> Iterator[MakeNode]:
-    made: list[sim.SimNode] = []
+def make_node(simulated: MakeNode) -> MakeNode:
+    def make(spec: str = "2xT4", speed: float = 10.0, **options: Any) -> SimNode:
+        return simulated(spec, speed, **options)
 
-    def make(spec: str = "2xT4", speed: float = 10.0, **options: object) -> sim.SimNode:
-        made.append(sim.up(spec, speed, name=f"test-{os.getpid()}-{next(_numbers)}", **options))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield make
-    for node in made:
-        sim.down(node.name)
+    return make
 
 
 @pytest.fixture
-def node(make_node: MakeNode) -> sim.SimNode:
+def node(make_node: MakeNode) -> SimNode:
     return make_node()
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Program]]:
-    started: list[Program] = []
+def start(run_program: Run) -> Start:
+    """Start a program on a node; its source may use all of ``driver``."""
 
-    def begin(node: sim.SimNode, source: str, env: dict[str, str] | None = None, within: Sequence[str] = ()) -> Program:
-        started.append(Program(node, source, env, within))
-        return started[-1]
+    def begin(node: SimNode, source: str, env: dict[str, str] | None = None, within: Sequence[str] = ()) -> Program:
+        text = "from driver import *\nimport struct, sys, time\n" + textwrap.dedent(source)
+        variables = {**os.environ, **node.env(), "PYTHONPATH": str(_HERE), **(env or {})}
+        return run_program([*within, sys.executable, "-c", text], variables)
 
-    yield begin
-    for program in started:
-        program.process.kill()
-        program.process.communicate()
+    return begin
 
 
 @pytest.fixture
-def run(start: Callable[..., Program]) -> Callable[..., str]:
-    def to_end(node: sim.SimNode, source: str, env: dict[str, str] | None = None) -> str:
-        return start(node, source, env).finish()  # type: ignore[no-any-return]
+def run(start: Start) -> Callable[..., str]:
+    """Run a program to its end: its output."""
+
+    def to_end(node: SimNode, source: str, env: dict[str, str] | None = None) -> str:
+        return start(node, source, env).finish()
 
     return to_end

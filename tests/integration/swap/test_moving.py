@@ -12,12 +12,13 @@ import pytest
 from nvshare.gpu import sim
 
 if TYPE_CHECKING:
-    from conftest import Mover, Task
+    from tests.integration.swap.conftest import Mover
+    from tests.support.processes import Program
 
 MIB = 1 << 20
 pytestmark = pytest.mark.simulated
 
-Start = Callable[..., "Task"]
+Start = Callable[..., "Program"]
 Held = Callable[[], int]
 
 MAPPED: dict[str, str] = {}
@@ -25,10 +26,10 @@ UNIFIED = {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}
 ORDERED = {"ORDERED": "1"}  # the program allocates in stream order
 
 
-def buffers(node: sim.SimNode, task: Task, at_least: int = 0) -> int:
+def buffers(node: sim.SimNode, task: Program, at_least: int = 0) -> int:
     """Page-locked bytes on the host, once there are so many."""
     deadline = time.monotonic() + 30
-    while (size := int(node.process_counters()[0][task.process.pid]["pinned_bytes"])) < at_least:
+    while (size := int(node.process_counters()[0][task.pid]["pinned_bytes"])) < at_least:
         assert time.monotonic() < deadline, size
         time.sleep(0.005)
     return size
@@ -51,7 +52,7 @@ def test_memory_leaves_and_returns_as_it_was(
     assert (mover.memory.host, mover.memory.pinned) == (total, 0)
     assert node.counters()[0]["bytes_d2h"] >= total
     # AND everything that names memory answers as before
-    assert task.ask("names") == []
+    assert task.call("names") == []
     # WHEN it may come back THEN it does, and every byte is as it was
     mover.swap_in()
     assert (mover.memory.host, mover.memory.resident) == (0, total)
@@ -68,7 +69,7 @@ def test_only_what_must_leave_is_copied_and_only_once(node: sim.SimNode, mover: 
     # GIVEN a task with ten pieces of 30 MiB
     task = start()
     for _ in range(10):
-        assert task.ask("reserve", 30 * MIB) == 0
+        assert task.call("reserve", 30 * MIB) == 0
         mover.in_turn(task, "fill_last")
         mover.drop()
     before = node.counters()[0]["bytes_d2h"]
@@ -100,7 +101,7 @@ def test_buffers_are_ready_before_memory_has_to_leave(node: sim.SimNode, mover: 
         mover.prepare(announced)
         made = buffers(node, task, at_least=announced)
         assert announced <= made < announced + 140 * MIB
-    assert task.ask("verify") == 0
+    assert task.call("verify") == 0
     assert (mover.memory.resident, mover.target_number) == (total, 0)
     # AND when it leaves, no other ones are needed
     mover.swap_out(total - leaving)
@@ -126,22 +127,22 @@ def test_contents_survive_hundreds_of_rounds(
             mover.set_target(chooser.randrange(mover.allocated + 1))
         if chooser.random() < 0.3:
             mover.until(lambda: mover.memory.applied == mover.target_number)
-            assert task.ask("free", 1)
+            assert task.call("free", 1)
         if chooser.random() < 0.5:
             mover.swap_out(chooser.randrange(mover.allocated + 1))
-            assert task.ask("names") == []
+            assert task.call("names") == []
         if chooser.random() < 0.3:
-            assert task.ask("reserve", chooser.randint(1, 40 * MIB)) == 0
+            assert task.call("reserve", chooser.randint(1, 40 * MIB)) == 0
             mover.swap_in()
             mover.in_turn(task, "fill_last")
         mover.drop()
         mover.swap_in()
         # THEN whatever the order, everything is right when the turn comes
         assert mover.in_turn(task, "verify") == 0
-        task.ask("churn")
-        task.ask("allocate", chooser.randint(0, 8), chooser.getrandbits(32))
+        task.call("churn")
+        task.call("allocate", chooser.randint(0, 8), chooser.getrandbits(32))
     # AND nothing is left behind when all is freed
-    task.ask("free", 1 << 30)
+    task.call("free", 1 << 30)
     mover.until(lambda: mover.allocated <= 2 * MIB)
     assert held() <= mover.memory.resident == mover.allocated
     task.end()
@@ -152,7 +153,7 @@ def test_a_grant_takes_effect_when_the_memory_is_there(node: sim.SimNode, mover:
     task = start()
     mover.in_turn(task, "allocate", 12, 3)
     mover.swap_out(0)
-    task.tell("verify")
+    task.send("verify")
     mover.until(lambda: mover.waits)
     # WHEN it is granted first and may come back later, bit by bit
     mover.grant()
@@ -184,15 +185,15 @@ def test_memory_taken_while_away_comes_into_being_with_the_turn(
     mover.swap_out(0)
     copied = node.counters()[0]["bytes_d2h"]
     # WHEN it takes more THEN it gets it, but not on the card
-    assert task.ask("reserve", 200 * MIB) == 0
-    assert task.ask("reserve", 1000) == 0
+    assert task.call("reserve", 200 * MIB) == 0
+    assert task.call("reserve", 1000) == 0
     assert held() == 0
-    assert task.ask("names") == []
+    assert task.call("names") == []
     # AND it can be used in its turn
     mover.swap_in()
     assert mover.memory.resident == mover.allocated
     assert mover.in_turn(task, "fill_last")
-    assert task.ask("verify") == 0
+    assert task.call("verify") == 0
     assert node.counters()[0]["bytes_d2h"] - copied < 100 * MIB
 
 
@@ -201,7 +202,7 @@ def test_what_cannot_be_moved_waits_for_the_turn(mover: Mover, start: Start, hel
     mover.in_turn(task, "allocate", 6, 3)
     mover.swap_out(0)
     # WHEN memory of the driver's own is asked for THEN that waits until it may be on the card
-    task.tell("managed", 64 * MIB)
+    task.send("managed", 64 * MIB)
     mover.until(lambda: mover.waits)
     assert held() == 0
     mover.swap_in()
@@ -216,12 +217,12 @@ def test_a_capture_waits_for_the_turn(mover: Mover, start: Start) -> None:
     task = start()
     mover.in_turn(task, "allocate", 6, 3)
     mover.swap_out(0)
-    task.tell("capture")
+    task.send("capture")
     mover.until(lambda: mover.waits)
     mover.set_target(mover.allocated)
     mover.grant()
     assert task.answer() == 0
-    assert task.ask("verify") == 0
+    assert task.call("verify") == 0
 
 
 def test_unified_memory_leaves_and_returns_by_prefetches(
@@ -238,7 +239,7 @@ def test_unified_memory_leaves_and_returns_by_prefetches(
     mover.swap_out(0)
     assert held() == 0
     assert mover.memory.host == total
-    assert task.ask("names") == []
+    assert task.call("names") == []
     mover.swap_in()
     mover.until(lambda: (mover.usage.swapped_out, mover.usage.swapped_in) == (total, total))
     after = node.counters()[0]
@@ -255,10 +256,10 @@ def test_one_task_may_be_larger_than_the_card(mover: Mover, start: Start, held: 
     mover.set_target(13 << 30)
     mover.until(lambda: mover.memory.applied == mover.target_number)
     for _ in range(3):
-        assert task.ask("reserve", 5 << 30) == 0
-        assert task.ask("fill_last")
+        assert task.call("reserve", 5 << 30) == 0
+        assert task.call("fill_last")
     # THEN it works, and never claims to have more on the card than it may
-    assert task.ask("verify") == 0
+    assert task.call("verify") == 0
     mover.swap_out(0)
     assert max(update.resident for update in mover.updates) <= 13 << 30
     assert held() == 0

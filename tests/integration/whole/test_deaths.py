@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.integration.whole.conftest import Node, Task
+    from tests.integration.whole.conftest import Node
+    from tests.support.processes import Program
 
 pytestmark = pytest.mark.simulated
 
 MIB = 1 << 20
 BROKEN = {"error": "CUDA_ERROR_ILLEGAL_ADDRESS"}
-ENDS: dict[str, tuple[Callable[[Task], Any], int]] = {
+ENDS: dict[str, tuple[Callable[[Program], Any], int]] = {
     "exit": (lambda task: task.tell("quit"), 0),
     "exception": (lambda task: task.tell("raise"), 1),
-    "SIGTERM": (lambda task: task.process.terminate(), -signal.SIGTERM),
+    "SIGTERM": (lambda task: task.send_signal(signal.SIGTERM), -signal.SIGTERM),
     "SIGKILL": (lambda task: task.kill(), -signal.SIGKILL),
     "_exit": (lambda task: task.tell("_exit"), 7),
 }
@@ -27,14 +28,13 @@ ENDS: dict[str, tuple[Callable[[Task], Any], int]] = {
 @pytest.fixture
 def small(node: Node) -> Node:
     """A card that holds one of two tasks of 700 MiB."""
-    node.kill_scheduler()
-    node.start_scheduler("--card-memory", "1GiB")
+    node.restart_scheduler("--card-memory", "1GiB")
     return node
 
 
-def of(status: dict[str, Any], task: Task) -> dict[str, Any]:
+def of(status: dict[str, Any], task: Program) -> dict[str, Any]:
     """What the scheduler has on record of a task on its card."""
-    place: dict[str, Any] = next(client["gpus"][0] for client in status["clients"] if client["pid"] == task.process.pid)
+    place: dict[str, Any] = next(client["gpus"][0] for client in status["clients"] if client["pid"] == task.pid)
     return place
 
 
@@ -43,7 +43,7 @@ def on_card(node: Node) -> set[int]:
     return {context["pid"] for context in node.sim.counters()[0]["contexts"]}
 
 
-def swapped_out(node: Node) -> tuple[Task, Task]:
+def swapped_out(node: Node) -> tuple[Program, Program]:
     """Two tasks; the first one's memory is on the host, wholly or in part, and the other one runs."""
     victim, neighbour = node.holder(), node.holder()
     for task in (victim, neighbour):
@@ -53,7 +53,7 @@ def swapped_out(node: Node) -> tuple[Task, Task]:
     return victim, neighbour
 
 
-def nothing_is_left_of(node: Node, gone: Task, survivor: Task) -> None:
+def nothing_is_left_of(node: Node, gone: Program, survivor: Program) -> None:
     """In the scheduler's books and the driver's there is only the survivor, with all of its memory on the card."""
     status = node.await_status(
         lambda status: len(status["clients"]) == 1 and of(status, survivor)["resident"] == 700 * MIB
@@ -63,9 +63,9 @@ def nothing_is_left_of(node: Node, gone: Task, survivor: Task) -> None:
     assert [group["clients"] for group in status["groups"]] == [[client["id"]]]
     gpu = next(gpu for gpu in status["gpus"] if gpu["allocated"])
     assert (gpu["allocated"], gpu["waiting"], gpu["unmanaged"]) == (700 * MIB, [], [])
-    assert on_card(node) == {survivor.process.pid}
+    assert on_card(node) == {survivor.pid}
     assert survivor.ask("spin 1") == {"did": "spin"}
-    assert "no answer" not in node.log.read_text()
+    assert "no answer" not in node.log()
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -121,7 +121,7 @@ def test_a_broken_task_does_not_hold_up_the_turns_of_others(small: Node) -> None
         assert neighbour.ask("spin 1") == {"did": "spin"}
     assert broken.ask("spin 1") == {"did": "spin", **BROKEN}
     assert neighbour.ask("spin 1") == {"did": "spin"}
-    log = small.log.read_text()
+    log = small.log()
     assert "stuck" not in log
     # AND all of the card when it has ended
     broken.tell("quit")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import statistics
 import threading
 import time
 from pathlib import Path
@@ -13,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.integration.whole.conftest import Node, Task
+    from tests.integration.whole.conftest import Node
+    from tests.support.processes import Program
 
 pytestmark = pytest.mark.simulated
 
-HANDOVER = 0.1  # seconds from a holder's death to the next one's grant
 
-
-def finished(task: Task) -> dict[str, Any]:
+def finished(task: Program) -> dict[str, Any]:
     code, output = task.result()
     assert code == 0, (output, task.said)
     assert "PASS" in output
@@ -48,25 +46,24 @@ def test_tasks_survive_kill_of_scheduler(node: Node) -> None:
     assert all(finished(task)["passed"] for task in tasks)
 
 
-@pytest.mark.alone
 def test_death_of_holder_grants_the_next_at_once(node: Node) -> None:
     # GIVEN serial mode, a task that holds the card and one that waits for it
     node.set(mode="serial", quantum=60)
-    delays = []
-    for _ in range(5):
-        holder, waiter = node.holder(), node.holder()
-        holder.tell("spin 600000")
-        holder.heard("Received LOCK_OK")
-        waiter.tell("spin 1")
-        node.await_status(lambda status: any(gpu["waiting"] for gpu in status["gpus"]))
-        # WHEN the holder is killed
-        killed = holder.kill()
-        # THEN the waiter is granted
-        delays.append(waiter.heard("Received LOCK_OK") - killed)
-        assert waiter.answer() == {"did": "spin"}
-        waiter.result()
-        node.await_status(lambda status: not status["clients"])
-    assert statistics.median(delays) < HANDOVER
+    holder, waiter = node.holder(), node.holder()
+    holder.tell("spin 600000")
+    holder.heard("Received LOCK_OK")
+    waiter.tell("spin 1")
+    node.await_status(lambda status: any(gpu["waiting"] for gpu in status["gpus"]))
+    # WHEN the holder is killed
+    before = len(node.log())
+    holder.kill()
+    # THEN the waiter is granted, and the scheduler does nothing else between the two
+    waiter.heard("Received LOCK_OK")
+    removed, switched, granted, *_ = node.log()[before:].splitlines()
+    assert "Removing client" in removed
+    assert "Switched GPU" in switched
+    assert "Sent LOCK_OK" in granted
+    assert waiter.answer() == {"did": "spin"}
 
 
 def test_idle_holder_passes_its_turn_on(node: Node) -> None:
@@ -91,7 +88,7 @@ def test_turns_change_hands_after_the_quantum(node: Node) -> None:
     results = [finished(task) for task in tasks]
     # THEN both were right, and had to stop and go on in between
     assert all(result["passed"] for result in results)
-    assert any("Sent LOCK_RELEASED" in line for task in tasks for _, line in task.said)
+    assert any("Sent LOCK_RELEASED" in line for task in tasks for line in task.said)
     assert node.status()["counters"]["switches"] >= 2
 
 
@@ -109,7 +106,7 @@ def test_tasks_that_fit_run_side_by_side_without_a_drop(node: Node) -> None:
 
 def gave_up_on_a_turn(node: Node) -> bool:
     deadline = time.monotonic() + 5.0
-    while "did not end its compute turn" not in node.log.read_text():
+    while "did not end its compute turn" not in node.log():
         if time.monotonic() > deadline:
             return False
         threading.Event().wait(0.05)  # the scheduler writes it when it does
@@ -123,11 +120,11 @@ def test_a_task_that_was_stopped_in_its_compute_turn_goes_on(node: Node) -> None
                       NVSHARE_GPU_CORE_LIMIT="99")  # fmt: skip
     node.await_status(lambda status: status["clients"] and status["clients"][0]["gpus"][0]["occupied_s"] > 0.3)
     # WHEN it is stopped for so long that its turn is given up
-    task.process.send_signal(signal.SIGSTOP)
+    task.send_signal(signal.SIGSTOP)
     while not gave_up_on_a_turn(node):
-        task.process.send_signal(signal.SIGCONT)  # it was between two turns
-        task.process.send_signal(signal.SIGSTOP)
-    task.process.send_signal(signal.SIGCONT)
+        task.send_signal(signal.SIGCONT)  # it was between two turns
+        task.send_signal(signal.SIGSTOP)
+    task.send_signal(signal.SIGCONT)
     # THEN it has others, up to its end
     assert finished(task)["passed"]
 
@@ -143,7 +140,7 @@ def test_task_without_scheduler_runs_natively_with_one_warning(node: Node, tmp_p
         NVSHARE_SOCK=str(tmp_path / "none"),
     )
     assert finished(task)["passed"]
-    warnings = [line for _, line in task.said if "[WARN]" in line]
+    warnings = [line for line in task.said if "[WARN]" in line]
     assert len(warnings) == 1
     assert "running without sharing" in warnings[0]
 
@@ -153,7 +150,7 @@ def test_required_scheduler_that_is_missing_is_an_error(node: Node, tmp_path: Pa
     task = node.start("-m", "nvshare.bench.workloads", "add-small", NVSHARE_SOCK=missing, NVSHARE_REQUIRE="on")
     code, _ = task.result()
     assert code == 1
-    assert any("NVSHARE_REQUIRE" in line for _, line in task.said)
+    assert any("NVSHARE_REQUIRE" in line for line in task.said)
 
 
 @pytest.mark.slow
@@ -161,7 +158,6 @@ def test_hung_scheduler_does_not_freeze_tasks(node: Node) -> None:
     # GIVEN a task that is registered, and a scheduler that stops answering
     registered = node.holder()
     registered.ask("alloc 100")
-    assert node.scheduler
     node.scheduler.send_signal(signal.SIGSTOP)
     try:
         # WHEN it allocates, and another task starts

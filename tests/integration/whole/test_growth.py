@@ -25,10 +25,9 @@ def submissions(status: dict[str, Any], pid: int) -> int:
 @pytest.mark.slow
 def test_a_busy_neighbour_goes_on_while_a_task_grows_beyond_the_card_and_shrinks_again(node: Node) -> None:
     # GIVEN a busy task of 400 MB and one of 400 MiB on a card declared at 1 GiB
-    node.kill_scheduler()
-    node.start_scheduler("--card-memory", "1GiB")
+    node.restart_scheduler("--card-memory", "1GiB")
     busy = node.workload("add-small", "--n", "5000", "--iterations", "60000", "--progress")
-    busy.line("/60000")
+    busy.line_with("/60000")
     grower = node.holder()
     assert grower.ask("alloc 400") == {"did": "alloc"}
     assert grower.ask("spin 1") == {"did": "spin"}
@@ -41,9 +40,9 @@ def test_a_busy_neighbour_goes_on_while_a_task_grows_beyond_the_card_and_shrinks
     # THEN both go on, in turns
     node.await_status(lambda status: policies(status) == {"turns"})
     for _ in range(2):
-        before = submissions(node.status(), busy.process.pid)
+        before = submissions(node.status(), busy.pid)
         assert grower.ask("spin 1") == {"did": "spin"}
-        status = node.await_status(lambda status, seen=before: submissions(status, busy.process.pid) > seen)
+        status = node.await_status(lambda status, seen=before: submissions(status, busy.pid) > seen)
         assert policies(status) == {"turns"}
     node.await_status(lambda status: status["counters"]["swapped_bytes"] > 0)
     # AND WHEN it shrinks again

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.integration.whole.conftest import Node, Task
+    from tests.integration.whole.conftest import Node
+    from tests.support.processes import Program
 
 PROGRAM = Path(__file__).parents[1] / "interposer" / "ipc_program.py"
 MIB = 1 << 20
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.simulated
 class Sharer:
     """ipc_program.py, which has memory of its own as well."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Program) -> None:
         self.task = task
 
     def __call__(self, command: str, *arguments: Any) -> Any:
@@ -32,17 +33,16 @@ class Sharer:
 @pytest.fixture
 def small(node: Node) -> Node:
     """A card of one gigabyte."""
-    node.kill_scheduler()
-    node.start_scheduler("--card-memory", "1GiB")
+    node.restart_scheduler("--card-memory", "1GiB")
     return node
 
 
 def sharer(node: Node, **variables: str) -> Sharer:
-    return Sharer(node.start(str(PROGRAM), **variables))
+    return Sharer(node.start(str(PROGRAM), gpu=0, **variables))
 
 
 def client(status: dict[str, Any], task: Sharer) -> dict[str, Any]:
-    [found] = [each for each in status["clients"] if each["pid"] == task.task.process.pid]
+    [found] = [each for each in status["clients"] if each["pid"] == task.task.pid]
     [place] = [each for each in found["gpus"] if each["allocated"] > 0]
     place_of: dict[str, Any] = place
     return place_of

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.integration.whole.conftest import Node, Task
+    from tests.integration.whole.conftest import Node
+    from tests.support.processes import Program
 
 pytestmark = pytest.mark.simulated
 
@@ -21,20 +22,20 @@ T4 = 14913  # MiB
 
 
 @pytest.fixture
-def neighbour(node: Node) -> Task:
+def neighbour(node: Node) -> Program:
     """Somebody else's task on the same card."""
     task = node.holder()
     assert task.ask("alloc 2000") == {"did": "alloc"}
     return task
 
 
-def start_team(node: Node, *options: str) -> Task:
+def start_team(node: Node, *options: str) -> Program:
     """``nvshare run`` of two processes; it has the whole node, whose first card is the neighbour's too."""
     node.env["CUDA_VISIBLE_DEVICES"] = node.sim.uuids[0]
     return node.start("-m", "nvshare", "run", *options, "--", sys.executable, str(TEAM), LD_PRELOAD="")
 
 
-def test_a_tool_inside_a_run_shows_the_run_and_nobody_else(node: Node, neighbour: Task) -> None:
+def test_a_tool_inside_a_run_shows_the_run_and_nobody_else(node: Node, neighbour: Program) -> None:
     # GIVEN a run with a quota of 4 GiB whose processes have 700 and 300 MiB, beside a neighbour
     team = start_team(node, "--mem", "4Gi")
     pids = team.ask("pids")
@@ -55,8 +56,7 @@ def test_a_tool_inside_a_run_shows_the_run_and_nobody_else(node: Node, neighbour
 
 def test_memory_that_is_away_still_shows(node: Node) -> None:
     # GIVEN a card too small for both of a run's processes
-    node.kill_scheduler()
-    node.start_scheduler("--card-memory", "1GiB")
+    node.restart_scheduler("--card-memory", "1GiB")
     team = start_team(node)
     pids = team.ask("pids")
     for member in ("first", "second"):
@@ -67,25 +67,24 @@ def test_memory_that_is_away_still_shows(node: Node) -> None:
     assert team.result()[0] == 0
 
 
-def test_a_lone_task_sees_itself_and_so_do_its_tools(node: Node, neighbour: Task) -> None:
+def test_a_lone_task_sees_itself_and_so_do_its_tools(node: Node, neighbour: Program) -> None:
     task = node.holder()
     task.ask("alloc 500")
     view = task.ask("smi")
-    assert view["processes"] == {str(task.process.pid): 500}
+    assert view["processes"] == {str(task.pid): 500}
     assert view["used"] == 500
     assert view["total"] == task.ask("info")["total"]
 
 
-def test_a_tool_outside_of_tasks_sees_the_card_as_it_is(node: Node, neighbour: Task) -> None:
+def test_a_tool_outside_of_tasks_sees_the_card_as_it_is(node: Node, neighbour: Program) -> None:
     # GIVEN a shell with the library preloaded, but no run around it
     code, output = node.start(str(SMI)).result()
     assert code == 0
     assert f'"total": {T4}' in output
-    assert f'"{neighbour.process.pid}": ' in output
+    assert f'"{neighbour.pid}": ' in output
 
 
 def test_a_scheduler_that_does_not_answer_costs_a_moment(node: Node) -> None:
-    assert node.scheduler
     node.scheduler.send_signal(signal.SIGSTOP)
     try:
         code, output = node.start(str(SMI)).result()

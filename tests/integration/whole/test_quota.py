@@ -43,7 +43,7 @@ def test_raised_quota_lets_the_next_allocation_succeed(node: Node) -> None:
     task.ask("alloc 1000")
     assert task.ask("alloc 100") == OUT_OF_MEMORY
     # WHEN the operator raises it while the task runs
-    ctl = [sys.executable, "-m", "nvshare.cli.ctl", "set", "--pid", str(task.process.pid), "--mem"]
+    ctl = [sys.executable, "-m", "nvshare.cli.ctl", "set", "--pid", str(task.pid), "--mem"]
     subprocess.run([*ctl, "4GiB"], env=node.env, check=True, capture_output=True)
     # THEN the next allocation succeeds, and the card looks larger
     assert task.ask("alloc 100") == {"did": "alloc"}
@@ -102,7 +102,7 @@ def test_a_kernel_of_seconds_is_billed_as_long_as_it_runs(node: Node) -> None:
     # THEN all of them are counted, and owed
     status = node.await_status(lambda status: status["clients"][0]["gpus"][0]["occupied_s"] >= 3.4)
     assert status["clients"][0]["gpus"][0]["occupied_s"] < 4.5
-    owed = [line for line in node.log.read_text().splitlines() if "beyond its turn" in line]
-    assert owed, node.log.read_text()
+    owed = [line for line in node.log().splitlines() if "beyond its turn" in line]
+    assert owed, node.log()
     # AND it goes on when they are paid
     assert task.ask("spin 1") == {"did": "spin"}

@@ -26,14 +26,13 @@ def test_quotas_set_by_an_operator_hold_when_tasks_come_back_to_a_restarted_sche
     limited, free = node.holder(), node.holder(NVSHARE_GPU_MEMORY_LIMIT="2Gi")
     for task in (limited, free):
         task.ask("alloc 500")
-    pid = str(limited.process.pid)
+    pid = str(limited.pid)
     ctl(node, "set", "--pid", pid, "--mem", "1GiB", "--cores", "50", "--priority", "high")
     ctl(node, "set", "--mode", "serial")
     ctl(node, "-T", "20")
     limited.heard("Core limit = 50%")
     # WHEN the scheduler is killed, and another one is started
-    node.kill_scheduler()
-    node.start_scheduler()
+    node.restart_scheduler()
     node.await_status(lambda status: len(status["clients"]) == 2)
     # THEN the quotas hold for the one and not for the other
     group = next(group for group in node.status()["groups"] if group["id"] == f"process:{pid}")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.integration.whole.conftest import Node, Task
+    from tests.integration.whole.conftest import Node
+    from tests.support.processes import Program
 
 SCRIBBLER = Path(__file__).with_name("scribbler.py")
 OUT_OF_MEMORY = {"did": "alloc", "error": "CUDA_ERROR_OUT_OF_MEMORY"}
@@ -22,20 +23,18 @@ MAPPED: dict[str, str] = {}
 UNIFIED = {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}
 
 
-def scribbler(node: Node, seed: int, *options: str, **variables: str) -> Task:
+def scribbler(node: Node, seed: int, *options: str, **variables: str) -> Program:
     # Each of its pauses is to be a switch.
     variables = {"NVSHARE_IDLE_MS": "20", **variables}
-    task = node.start(str(SCRIBBLER), "--seed", str(seed), "--bytes", "900", *options, **variables)
-    task.line("filled")
-    task.ignore_output()
+    task = node.start(str(SCRIBBLER), "--seed", str(seed), "--bytes", "900", *options, gpu=0, **variables)
+    task.line_with("filled")
     return task
 
 
 @pytest.fixture
 def small(node: Node) -> Node:
     """A card that holds two of three scribblers at most."""
-    node.kill_scheduler()
-    node.start_scheduler("--card-memory", "1GiB")
+    node.restart_scheduler("--card-memory", "1GiB")
     return node
 
 
@@ -55,12 +54,11 @@ def test_every_byte_survives_hundreds_of_switches_and_kills(small: Node, backend
     while done < SWITCHES:
         # WHEN they have taken turns hundreds of times, while now and then one of them is killed, or the scheduler
         goal = done - earlier + chance.randint(30, 70)
-        status = small.await_status(lambda status, goal=goal: switches(status) >= goal, patience=60)
+        status = small.await_status(lambda status, goal=goal: switches(status) >= goal)
         done = earlier + switches(status)
         if chance.random() < 0.3:
             swapped += status["counters"]["swapped_bytes"]
-            small.kill_scheduler()
-            small.start_scheduler("--card-memory", "1GiB")
+            small.restart_scheduler("--card-memory", "1GiB")
             earlier = done
         else:
             victim = tasks.pop(chance.randrange(2))  # the newest lives on: all get to be old
@@ -83,7 +81,7 @@ def test_stream_ordered_memory_survives_switches(small: Node) -> None:
         scribbler(small, 13),
     ]
     # WHEN they have taken turns THEN every byte of each is as it was written
-    small.await_status(lambda status: switches(status) >= 60, patience=60)
+    small.await_status(lambda status: switches(status) >= 60)
     assert small.status()["counters"]["swapped_bytes"] > 60 * (64 << 20)
     for task in tasks:
         code, _ = task.result()
@@ -123,7 +121,7 @@ def test_no_task_alone_may_be_larger_than_the_card(small: Node) -> None:
 @pytest.mark.simulated
 def test_a_task_may_be_larger_than_the_card_where_that_is_allowed(small: Node) -> None:
     # GIVEN a task that may, and one that may not
-    large, other = small.holder(**UNIFIED), small.holder()
+    large, other = small.holder(gpu=0, **UNIFIED), small.holder()
     assert large.ask("alloc 800") == {"did": "alloc"}
     assert large.ask("alloc 800") == {"did": "alloc"}
     assert other.ask("alloc 600") == {"did": "alloc"}

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.integration.whole.conftest import Node, Task
+    from tests.integration.whole.conftest import Node
+    from tests.support.processes import Program
 
 pytestmark = pytest.mark.simulated
 
 MIB = 1 << 20
 
 
-def outsider(node: Node, size: int) -> Task:
+def outsider(node: Node, size: int) -> Program:
     """A process that escapes the library, with so many MiB of the first card."""
     task = node.holder(LD_PRELOAD="")
     assert task.ask(f"alloc {size}") == {"did": "alloc"}
@@ -37,10 +38,9 @@ def test_tasks_take_turns_beside_an_outsider_and_have_the_card_again_when_it_goe
     node: Node, declared: tuple[str, ...]
 ) -> None:
     # GIVEN a card of 14.6 GiB of which a process outside has 6000 MiB
-    node.kill_scheduler()
-    node.start_scheduler(*declared)
+    node.restart_scheduler(*declared)
     stranger = outsider(node, 6000)
-    node.await_status(lambda status: unmanaged(status) == [stranger.process.pid])
+    node.await_status(lambda status: unmanaged(status) == [stranger.pid])
     # WHEN two tasks have 5000 MiB each
     first, second = node.holder(), node.holder()
     assert first.ask("alloc 5000") == {"did": "alloc"}
@@ -63,13 +63,13 @@ def test_status_names_an_outsider_and_what_it_has(node: Node) -> None:
     stranger = outsider(node, 512)
     status = node.await_status(unmanaged)
     (user,) = [user for gpu in status["gpus"] for user in gpu["unmanaged"]]
-    assert user["pid"] == stranger.process.pid
+    assert user["pid"] == stranger.pid
     assert user["name"].startswith("python")
     assert user["bytes"] >= 512 * MIB
     ctl = [sys.executable, "-m", "nvshare.cli.ctl", "status"]
     shown = subprocess.run(ctl, env=node.env, check=True, capture_output=True, text=True).stdout
     assert "is used outside nvshare too: python" in shown
-    assert f"(pid {stranger.process.pid}, " in shown
+    assert f"(pid {stranger.pid}, " in shown
 
 
 def test_a_client_and_its_death_are_never_taken_for_an_outsider(node: Node) -> None:
@@ -79,12 +79,11 @@ def test_a_client_and_its_death_are_never_taken_for_an_outsider(node: Node) -> N
     status = node.await_status(lambda status: any(gpu["contexts"] for gpu in status["gpus"]))
     assert unmanaged(status) == []
     # WHEN the scheduler is started anew, and finds it on the card before it has registered
-    node.kill_scheduler()
-    node.start_scheduler()
+    node.restart_scheduler()
     status = node.await_status(lambda status: any(gpu["contexts"] for gpu in status["gpus"]))
     # THEN it is a client again, and nothing else
     assert unmanaged(status) == []
     task.kill()
     status = node.await_status(lambda status: not status["clients"])
     assert unmanaged(status) == []
-    assert "outside nvshare" not in node.log.read_text()
+    assert "outside nvshare" not in node.log()

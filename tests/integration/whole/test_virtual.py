@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.integration.whole.conftest import Node, Task
+    from tests.integration.whole.conftest import Node
+    from tests.support.processes import Program
 
 pytestmark = pytest.mark.simulated
 
@@ -17,16 +18,15 @@ MIB = 1 << 20
 SWITCHES = 24
 
 
-def scribbler(node: Node, seed: int, memory: str, mib: int) -> Task:
+def scribbler(node: Node, seed: int, memory: str, mib: int) -> Program:
     options = ("--seed", str(seed), "--bytes", str(mib), "--memory", memory)
     task = node.start(str(SCRIBBLER), *options, NVSHARE_IDLE_MS="20")  # each of its pauses is to be a switch
-    task.line("filled")
-    task.ignore_output()
+    task.line_with("filled")
     return task
 
 
-def client(status: dict[str, Any], task: Task) -> dict[str, Any]:
-    found: dict[str, Any] = next(each for each in status["clients"] if each["pid"] == task.process.pid)
+def client(status: dict[str, Any], task: Program) -> dict[str, Any]:
+    found: dict[str, Any] = next(each for each in status["clients"] if each["pid"] == task.pid)
     return found
 
 
@@ -34,12 +34,11 @@ def client(status: dict[str, Any], task: Task) -> dict[str, Any]:
 @pytest.mark.parametrize(("memory", "mib", "card"), [("segments", 900, "1GiB"), ("arena", 1000, "4GiB")])
 def test_every_byte_survives_switches(node: Node, memory: str, mib: int, card: str) -> None:
     # GIVEN a card that is too small for a task with virtual memory of its own and a neighbour
-    node.kill_scheduler()
-    node.start_scheduler("--card-memory", card)
+    node.restart_scheduler("--card-memory", card)
     neighbour = scribbler(node, 1, "plain", 900 if memory == "segments" else 2000)
     task = scribbler(node, 2, memory, mib)
     # WHEN they have taken many turns
-    node.await_status(lambda status: status["counters"]["switches"] >= SWITCHES, patience=60)
+    node.await_status(lambda status: status["counters"]["switches"] >= SWITCHES)
     # THEN its memory was moved, none of it is pinned
     status = node.status()
     assert status["counters"]["swapped_bytes"] > SWITCHES * 100 * MIB
@@ -58,9 +57,9 @@ def test_quota_is_the_end_of_virtual_memory_too(node: Node) -> None:
     # GIVEN a task with a quota of 1Gi WHEN it makes handles of 20 MiB without end
     task = node.start("-c", UNTIL_REFUSED, NVSHARE_GPU_MEMORY_LIMIT="1Gi")
     # THEN 51 fit; after one is gone another one does; and what is released but still mapped counts
-    assert task.line("made") == "made 51\n"
-    assert task.line("mapped") == "mapped: refused\n"
-    assert task.line("unmapped") == "unmapped: made\n"
+    assert task.line_with("made") == "made 51"
+    assert task.line_with("mapped") == "mapped: refused"
+    assert task.line_with("unmapped") == "unmapped: made"
     code, _ = task.result()
     assert code == 0, task.said
 

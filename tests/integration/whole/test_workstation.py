@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.integration.whole.conftest import Node, Task
+    from tests.integration.whole.conftest import Node
+    from tests.support.processes import Program
 
 pytestmark = pytest.mark.simulated
 
@@ -17,7 +18,7 @@ HOLDER = Path(__file__).with_name("holder.py")
 OUT_OF_MEMORY = {"did": "alloc", "error": "CUDA_ERROR_OUT_OF_MEMORY"}
 
 
-def notebook(node: Node, *options: str) -> Task:
+def notebook(node: Node, *options: str) -> Program:
     """A kernel that is a run of its own."""
     return node.start("-m", "nvshare", "run", *options, "--", sys.executable, str(HOLDER), LD_PRELOAD="")
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import random
 import shutil
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -66,7 +66,7 @@ class _Endpoint:
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
-    def call(self, method: str, request: object) -> object:
+    def call(self, method: str, request: object) -> Any:
         return DEVICE_PLUGIN.bind(self._channel, method)(request, timeout=PATIENCE)
 
     def _follow(self) -> None:
@@ -239,7 +239,7 @@ class Kubelet:
 
         self.wait_for(listed, f"registration of {wanted}")
 
-    def call(self, resource: str, method: str, request: object) -> object:
+    def call(self, resource: str, method: str, request: object) -> Any:
         """Any call, also one that a kubelet in its right mind would not make."""
         return self._endpoint(resource).call(method, request)
 
@@ -295,11 +295,3 @@ class Kubelet:
             if self.follow_hints and len(preferred) == size and set(preferred) <= set(available):
                 return preferred
         return self._random.sample(available, size)
-
-
-def wait_until(satisfied: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
-    """For what has no event to wait for: a file, another process."""
-    deadline = time.monotonic() + patience
-    while not satisfied():
-        assert time.monotonic() < deadline, what
-        threading.Event().wait(0.01)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from world import Pod
+from tests.kube.world import Pod
 
 PATIENCE = 60.0
 _ENTER = 'echo "$POD_UID" > "$PODS/$$"; unset POD_UID PODS; exec "$@"'

@@ -3,34 +3,32 @@ the kubelet and the API server."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from world import GPU, GPUMEM, NotAdmitted, Pod
-
-from doubles.api import ApiDouble
-from doubles.kubelet import AdmissionError, Kubelet, KubeletPod, wait_until
-from doubles.tasks import Tasks
 from nvshare import native
-from nvshare.client.connection import Connection
 from nvshare.gpu import sim
+from tests.kube.doubles.api import ApiDouble
+from tests.kube.doubles.kubelet import AdmissionError, Kubelet, KubeletPod
+from tests.kube.doubles.tasks import Tasks
+from tests.kube.world import GPU, GPUMEM, NotAdmitted, Pod, World, wait_for
+from tests.support.processes import READY, SchedulerProcess
 
 NODE = "node-1"
 
 _numbers = itertools.count()
 
 
-class DoublesWorld:
+class DoublesWorld(World):
     def __init__(self, spec: str = "8xT4", *, speed: float = 10.0, plugin_options: Sequence[str] = ()) -> None:
-        self.sim = sim.up(spec, speed, name=f"kube-{os.getpid()}-{next(_numbers)}")
+        node = sim.up(spec, speed, name=f"kube-{os.getpid()}-{next(_numbers)}")
+        super().__init__(node, node.socket, native.interposer())
         # Short, because the path of a unix socket has at most 107 characters.
         self.directory = Path(tempfile.mkdtemp(prefix="nvs-", dir="/tmp"))
         self.environment = {**os.environ, **self.sim.env()}
@@ -40,41 +38,23 @@ class DoublesWorld:
         self.plugin_log = self.sim.directory / "plugin.log"
         self.api = ApiDouble()
         self.tasks = Tasks(self.directory)
-        self.scheduler_log = self.sim.directory / "scheduler.log"
-        self._scheduler: subprocess.Popen[bytes] | None = None
+        program = Path(__file__).with_name("scheduler.py")
+        command = [sys.executable, str(program), str(self.socket), str(self.tasks.pods), READY]
+        log = node.directory / "scheduler.log"
+        self.scheduler = SchedulerProcess(command, self.socket, log, self.environment)
         self._pod_watch: subprocess.Popen[bytes] | None = None
         self._admitted: dict[str, KubeletPod] = {}
         self._refused: dict[str, str] = {}
         try:
-            self.start_scheduler()
+            self.scheduler.start()
             self.start_pod_watch()
             self.kubelet.start()
             self.start_plugin()
             self.kubelet.wait_listed(GPU)
-            wait_until(lambda: self.scheduler_status()["scheduler"]["pod_watch"], "the watch of pods")
+            wait_for("the watch of pods", lambda: self.scheduler_status()["scheduler"]["pod_watch"])
         except BaseException:
             self.close()
             raise
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        return self.sim.uuids
-
-    def start_scheduler(self) -> None:
-        ready, told = os.pipe()
-        program = Path(__file__).with_name("scheduler.py")
-        command = [sys.executable, str(program), str(self.sim.socket), str(self.tasks.pods), str(told)]
-        with self.scheduler_log.open("ab") as log:
-            self._scheduler = subprocess.Popen(command, env=self.environment, stderr=log, pass_fds=(told,))
-        os.close(told)
-        listening = os.read(ready, 1)
-        os.close(ready)
-        assert listening, self.scheduler_log.read_text()
-
-    def kill_scheduler(self) -> None:
-        assert self._scheduler
-        self._scheduler.kill()
-        self._scheduler.wait()
 
     def start_pod_watch(self) -> None:
         config = self.api.kubeconfig(self.directory / "kubeconfig")
@@ -105,7 +85,7 @@ class DoublesWorld:
 
     def plugin_said(self, text: str) -> None:
         """Wait until the plugin's log has this."""
-        wait_until(lambda: text in self.plugin_log.read_text(), f"{text!r} in {self.plugin_log.read_text()}")
+        wait_for(f"{text!r} in {self.plugin_log.read_text()}", lambda: text in self.plugin_log.read_text())
 
     def create(
         self,
@@ -191,13 +171,6 @@ class DoublesWorld:
         self.start_plugin()
         self.kubelet.wait_listed(*self._offered(), after=before)
 
-    def lose_gpu(self, uuid: str, lost: bool = True) -> None:
-        self.sim.lose(uuid, lost)
-
-    def scheduler_status(self) -> dict[str, Any]:
-        with Connection(self.sim.socket) as connection:
-            return connection.status()
-
     def annotate(self, pod: Pod, key: str, value: str | None) -> None:
         self.api.annotate(pod.name, key, value)
 
@@ -210,24 +183,6 @@ class DoublesWorld:
     def execute(self, pod: Pod, command: Sequence[str]) -> tuple[int, str]:
         return self.tasks.execute(pod, command, self.task_environment(pod))
 
-    @contextlib.contextmanager
-    def outside(self, command: Sequence[str], variables: Mapping[str, str]) -> Iterator[None]:
-        environment = {
-            **self.environment,
-            "LD_PRELOAD": str(native.interposer()),
-            "NVSHARE_SOCK": str(self.sim.socket),
-            "CUDA_VISIBLE_DEVICES": self.gpus[0],
-            **variables,
-        }
-        process = subprocess.Popen(
-            [sys.executable, *command[1:]], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            yield
-        finally:
-            process.kill()
-            process.wait()
-
     def stop_api(self) -> None:
         self.api.stop()
 
@@ -237,7 +192,8 @@ class DoublesWorld:
     def close(self) -> None:
         self.tasks.close()
         self.api.close()
-        for process in (self._pod_watch, self.plugin, self._scheduler):
+        self.scheduler.stop()
+        for process in (self._pod_watch, self.plugin):
             if process is not None:
                 process.terminate()
                 try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -14,7 +16,7 @@ GIB = 1 << 30
 UUIDS = ("GPU-dc895bd6-43d7-a984-b1ee-870332194bd1", "GPU-0a1b2c3d-43d7-a984-b1ee-870332194bd1")
 COMPUTE = {"quota": 80, "scaled_quota": 66.67, "delivered": [0.671, 0.655, 0.5], "demand": 1.0,
            "mode": "compute turns", "waiting_for_turn": "its quota of 80 %"}  # fmt: skip
-SNAPSHOT = {
+SNAPSHOT: dict[str, Any] = {
     "version": 1,
     "scheduler": {"release": "0.1.0"},
     "settings": {"mode": "auto", "anti_thrash": True, "switch_time": "auto", "quantum_s": 30.0, "max_runtime_s": 300.0},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ PODS = {
     "dynamic-limits": ["nvshare-dynamic-mem", "nvshare-dynamic-cores"],
 }
 RESOURCES = {"nvshare.com/gpu", "nvshare.com/gpumem"}
-ANNOTATIONS = {"nvshare.com/gpu-memory-limit": config.parse_size, "nvshare.com/gpu-core-limit": int}
+ANNOTATIONS: dict[str, Callable[[str], int]] = {
+    "nvshare.com/gpu-memory-limit": config.parse_size,
+    "nvshare.com/gpu-core-limit": int,
+}
 
 
 def pods() -> list[dict[str, Any]]:

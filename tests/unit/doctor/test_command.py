@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from nvshare import native
-from nvshare.cli import doctor
 from nvshare.cli.main import main
+from nvshare.gpu import sim
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
         def env(self) -> None:
             missing()
 
-    monkeypatch.setattr(doctor.sim, "find", lambda spec: Node())
+    monkeypatch.setattr(sim, "find", lambda spec: Node())
     monkeypatch.setattr(native, "interposer", missing)
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from doctor_facts import ARM, CARD, CARDS, GIB, LIBRARY, WELL, X86
 
 from nvshare.doctor.facts import CudaView, Facts, Holder, Kubelet, NvmlDevice, NvmlProcess, Preload, SocketFile
 from nvshare.doctor.findings import Finding, State, exit_code
 from nvshare.doctor.judge import CHECKS, judge
+from tests.unit.doctor.doctor_facts import ARM, CARD, CARDS, GIB, LIBRARY, WELL, X86
 
 
 def changed(facts: Facts, part: str, **changes: Any) -> Facts:

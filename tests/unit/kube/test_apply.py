@@ -84,7 +84,7 @@ def test_message_that_was_not_answered_is_not_taken_for_told():
     wanted = pods(1)
     broken = told.next_messages(wanted)
     next(broken)
-    broken.close()
+    broken.close()  # type: ignore[attr-defined]
     assert len(next(told.next_messages(wanted))["pods"]) == 1
 
 

@@ -76,7 +76,8 @@ def test_jobs_are_known_by_their_commands_wherever_they_stand(opened: Opened) ->
 
 def test_the_same_lines_for_another_program_are_other_jobs(opened: Opened) -> None:
     journal = opened()
-    journal.note(ended(*read_jobs(["a"], ("train",))))
+    (job,) = read_jobs(["a"], ("train",))
+    journal.note(ended(job))
     assert len(opened().left(read_jobs(["a"], ("test",)))) == 1
 
 

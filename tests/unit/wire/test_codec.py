@@ -157,7 +157,7 @@ def test_other_version_is_told_apart():
 
 
 def test_what_came_before_the_fault_is_still_handed_on():
-    received = []
+    received: list[object] = []
     with pytest.raises(ProtocolError):
         received.extend(Decoder().feed(encoded(SAMPLES[1:3]) + b"rubbish that is long enough"))
     assert received == SAMPLES[1:3]

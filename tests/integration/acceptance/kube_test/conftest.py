@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import secrets
 import subprocess
 import sys
 import threading
@@ -15,11 +15,9 @@ from pathlib import Path
 import pytest
 
 from nvshare import native
-from nvshare.gpu import sim
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from kubectl_double import stamp
+from tests.integration.acceptance.kube_test.kubectl_double import stamp
+from tests.support.nodes import MakeNode
+from tests.support.processes import node_scheduler
 
 DOUBLE = Path(__file__).with_name("kubectl_double.py")
 SPEED = 20.0
@@ -45,46 +43,36 @@ class FakeCluster:
         return sorted(path.name for path in (self.directory / "pods").glob("*"))
 
 
+def stamp_lines(source: Path, target: Path) -> None:
+    with source.open() as lines:
+        stamp(lines, target)
+
+
 @pytest.fixture
-def make_cluster(tmp_path: Path) -> Iterator[Callable[..., FakeCluster]]:
-    ends: list[Callable[[], None]] = []
+def make_cluster(tmp_path: Path, simulated: MakeNode) -> Iterator[Callable[..., FakeCluster]]:
+    with contextlib.ExitStack() as stack:
 
-    def make(*faults: str, gpus: int = 2, mode: str = "auto") -> FakeCluster:
-        node = sim.up(f"{gpus}xT4", name=f"kube-{os.getpid()}-{secrets.token_hex(2)}", speed=SPEED)
-        ends.append(lambda: sim.down(node.name))
-        variables = {**os.environ, **node.env()}
-        command = [sys.executable, "-m", "nvshare.cli.scheduler", "--socket", str(node.socket), "--mode", mode]
-        ready, told = os.pipe()
-        scheduler = subprocess.Popen(
-            [*command, "--ready-fd", str(told)], env=variables, pass_fds=(told,), stderr=subprocess.PIPE, text=True
-        )
-        os.close(told)
-        assert os.read(ready, 1)
-        os.close(ready)
-        assert scheduler.stderr is not None
-        stamper = threading.Thread(target=stamp, args=(scheduler.stderr, tmp_path / "scheduler.log"))
-        stamper.start()
+        def make(*faults: str, gpus: int = 2, mode: str = "auto") -> FakeCluster:
+            node = simulated(f"{gpus}xT4", SPEED)
+            lines = tmp_path / "scheduler.lines"
+            os.mkfifo(lines)
+            stamper = threading.Thread(target=stamp_lines, args=(lines, tmp_path / "scheduler.log"))
+            stamper.start()
+            stack.callback(stamper.join)
+            scheduler = node_scheduler(node, {**os.environ, **node.env()}, "--mode", mode, log=lines)
+            scheduler.start()
+            stack.callback(scheduler.stop)
+            described = {
+                "faults": faults,
+                "gpus": node.uuids,
+                "variables": node.env(),
+                "socket": str(node.socket),
+                "library": str(native.interposer()),
+            }
+            (tmp_path / "cluster.json").write_text(json.dumps(described))
+            program = tmp_path / "kubectl"
+            program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{DOUBLE}" "{tmp_path}" "$@"\n')
+            program.chmod(0o755)
+            return FakeCluster(tmp_path, program, node.uuids)
 
-        def end() -> None:
-            scheduler.terminate()
-            scheduler.wait()
-            stamper.join()
-            scheduler.stderr.close()
-
-        ends.append(end)
-        told_cluster = {
-            "faults": faults,
-            "gpus": node.uuids,
-            "variables": {**node.env(), "NVSHARE_SOCK": str(node.socket)},
-            "socket": str(node.socket),
-            "library": str(native.interposer()),
-        }
-        (tmp_path / "cluster.json").write_text(json.dumps(told_cluster))
-        program = tmp_path / "kubectl"
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{DOUBLE}" "{tmp_path}" "$@"\n')
-        program.chmod(0o755)
-        return FakeCluster(tmp_path, program, node.uuids)
-
-    yield make
-    for end in reversed(ends):
-        end()
+        yield make

@@ -70,7 +70,7 @@ class Cluster:
         pod["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": now()[:19] + "Z"}
         pod["spec"]["nodeName"] = "node-1"
         write(place / "object.json", pod)
-        phase = {"phase": "Pending"}
+        phase: dict[str, Any] = {"phase": "Pending"}
         if "no-image" in self.faults:
             waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
             phase |= {"containerStatuses": [{"state": {"waiting": waiting}}]}
@@ -194,7 +194,7 @@ def main() -> int:
     verb, *words = given.words
     if verb == "get" and words[0] == "daemonset":
         release = {"meta.helm.sh/release-name": "mine"} if "helm" in cluster.faults else {}
-        pod = {"spec": {"containers": [{"env": []}]}}
+        pod: dict[str, Any] = {"spec": {"containers": [{"env": []}]}}
         print(json.dumps({"metadata": {"annotations": release}, "spec": {"template": pod}}))
     elif verb == "get":
         print(json.dumps(cluster.list_pods(given.selector)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from nvshare.cli.report import command as report
+from tests.support.processes import Run
 
 pytestmark = pytest.mark.simulated
 
@@ -125,18 +125,15 @@ def test_what_helm_installed_is_not_replaced(make_cluster: Make) -> None:
     assert not any(call.startswith("apply") for call in cluster.calls())
 
 
-def test_ctrl_c_removes_the_pods_and_restores_the_mode(make_cluster: Make) -> None:
+def test_ctrl_c_removes_the_pods_and_restores_the_mode(make_cluster: Make, run_program: Run) -> None:
     cluster = make_cluster(gpus=1)
     arguments = cluster.command("--skip-setup", "--serial", "2")
-    running = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert running.stderr is not None
-    for line in running.stderr:
-        if "Running" in line:
-            break
+    running = run_program(arguments)
+    running.heard("Running")
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=60)
-    assert running.returncode == 130
-    assert "interrupted; its pods are gone" in said
+    code, _ = running.result()
+    assert code == 130
+    assert "interrupted; its pods are gone" in "\n".join(running.said)
     assert cluster.pods() == []
     assert cluster.calls()[-1].endswith("nvsharectl set --mode auto")
 
