@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ SOLO_WALL_SECONDS = 2.0
 TURNS_WALL_SECONDS = 4.0
 TURNS_RATIO = 2.12  # of two tasks in turns to one alone
 IN_COMPUTE_TURNS = 2.1  # of two tasks on a card to one alone
+Recorded = Callable[..., None]
 TOLERANCE = 0.05  # wall-clock jitter is compressed with the time; docs say so wherever these numbers are shown
 
 
@@ -230,12 +231,13 @@ def left_behind(name: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_demo_shows_four_scenes_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demo_shows_four_scenes_and_leaves_nothing_behind(tmp_path: Path, recorded: Recorded) -> None:
     target = tmp_path / "demo.json"
     process = nvshare("demo", "--json", str(target))
     output, errors = process.communicate(timeout=100)
     assert process.returncode == 0, output + errors
     content = json.loads(target.read_text())
+    recorded("nvshare demo --json ROWS", process.returncode, content)
     assert [row["test"] for row in content["rows"]] == [1, 2, 3, 4]
     if content["simulated"]:
         assert "simulated" in output
