@@ -18,13 +18,14 @@ import pytest
 from nvshare import config
 from nvshare.bench import venues
 from nvshare.bench.compute import live, mps
-from nvshare.bench.compute.crew import NATIVE, NVSHARE, Crew, Name, WorkerFailed
+from nvshare.bench.compute.crew import NATIVE, NVSHARE, Crew, Name
 from nvshare.bench.compute.kinds import ADD, BURSTY, GRAPH, INTERACTIVE, LAUNCH, MATMUL, TRAINING
 from nvshare.bench.compute.live import LiveStage
 from nvshare.bench.compute.scenarios import cast
 from nvshare.bench.compute.shares import Change
 from nvshare.bench.compute.stage import HIGH, Scene
 from nvshare.bench.processes import Venue
+from nvshare.bench.worker import WorkerFailed
 from nvshare.client.connection import Connection
 from nvshare.gpu.profiles import load
 

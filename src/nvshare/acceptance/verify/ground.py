@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nvshare.bench.compute.crew import NVSHARE, Crew, Name, Worker
+from nvshare.bench.compute.crew import NVSHARE, Crew, Name
 from nvshare.bench.compute.kinds import ADD
 from nvshare.bench.compute.live import LiveStage
 from nvshare.bench.processes import Venue
+from nvshare.bench.worker import Worker
 from nvshare.client.connection import Connection
 from nvshare.launch.address import Address, Cards
 from nvshare.launch.leasing import Lease, Site, wish_for
 
+PROBE = ("-m", "nvshare.acceptance.verify.probe")
 START = 0.3  # seconds that tasks run in before they are watched
 GPU = 0  # the card of all checks but the one of the spread
 _SMALL_PART = 8  # tasks of this part of the card fit beside each other
@@ -65,7 +68,7 @@ class Ground:
     @contextlib.contextmanager
     def probe(self, environment: Mapping[str, str]) -> Iterator[Worker]:
         """A process that allocates when it is told to."""
-        worker = Worker(Name(NVSHARE, "probe"), KIT, environment, program="nvshare.acceptance.verify.probe")
+        worker = Worker(Name(NVSHARE, "probe"), [sys.executable, *PROBE, KIT], environment)
         try:
             yield worker
         finally:

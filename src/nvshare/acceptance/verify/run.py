@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from nvshare.acceptance.verify import node, quotas, sharing
 from nvshare.acceptance.verify.finding import Finding, Verdict
 from nvshare.acceptance.verify.ground import Ground
-from nvshare.bench.compute.crew import WorkerFailed
 from nvshare.bench.processes import Venue
+from nvshare.bench.worker import WorkerFailed
 from nvshare.client.connection import SchedulerError
 from nvshare.launch.errors import LaunchError
 

@@ -11,9 +11,9 @@ from nvshare.acceptance.stress.scene import eventually
 from nvshare.acceptance.verify.finding import Verdict
 from nvshare.acceptance.verify.ground import GPU, START, Ground, task
 from nvshare.bench import spans
-from nvshare.bench.compute.crew import WorkerFailed
 from nvshare.bench.compute.stage import Scene, Seen
 from nvshare.bench.compute.track import Track
+from nvshare.bench.worker import WorkerFailed
 from nvshare.client.connection import SchedulerError
 
 QUARTER = 0.25  # seconds in which every task that fits makes progress

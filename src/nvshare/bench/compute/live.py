@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nvshare.bench.compute import mps
-from nvshare.bench.compute.crew import MPS, NATIVE, NVSHARE, Crew, Name, WorkerFailed
+from nvshare.bench.compute.crew import MPS, NATIVE, NVSHARE, Crew, Name
 from nvshare.bench.compute.shares import Change
 from nvshare.bench.compute.stage import NORMAL, Scene, Seen
 from nvshare.bench.compute.witness import Witness
 from nvshare.bench.processes import Venue
+from nvshare.bench.worker import WorkerFailed
 from nvshare.client.connection import Connection, RequestRefused, SchedulerError
 
 _TAIL = 0.05  # seconds of work after what is measured, so that no mark is missing at its end

@@ -27,7 +27,7 @@ from typing import Any
 from spine import ROOT, Scheduler
 
 from nvshare.bench.compute.kinds import ADD, KINDS, MATMUL
-from nvshare.bench.compute.worker import KITS, timed, work
+from nvshare.bench.compute.program import KITS, timed, work
 from nvshare.bench.machine import conditions
 from nvshare.gpu import sim
 from nvshare.launch import GpuPool, check
