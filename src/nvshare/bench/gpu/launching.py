@@ -1,16 +1,15 @@
-"""On a real NVIDIA GPU: the stress test by both of its names, and a pool of PyTorch workers with a quota each.
+"""The stress test by both of its names, and a pool of workers with a quota each.
 
-    python benchmarks/gpu/workers.py [--only stress,allocation,pool] [--seconds 8] [--json FILE]
-    python benchmarks/gpu/workers.py --sim 1xT4        the same on a simulated card, without PyTorch
+    python -m nvshare.bench.gpu.launching [--only stress,allocation,pool] [--seconds 8] [--json FILE]
+    python -m nvshare.bench.gpu.launching --sim 1xT4        on a simulated card, without PyTorch
 
-Builds the native part and starts a scheduler of its own; nothing of it is left afterwards. What a quota delivers is the
-speed of a worker against that of a pool of one worker without a quota, before and after, in the same run; both pools
-stay up, and the one that is not measured rests. Rows are written as they are found.
+What a quota delivers is the speed of a worker against that of a pool of one worker without a quota, before and after,
+in the same run. Both pools stay up, and the one that is not measured rests.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -19,19 +18,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-from spine import ROOT, Scheduler
 
 from nvshare.bench.compute.kinds import ADD, KINDS, MATMUL
 from nvshare.bench.compute.program import KITS, timed, work
-from nvshare.bench.machine import conditions
+from nvshare.bench.gpu.report import Report, Row, options
+from nvshare.bench.gpu.scheduler import TREE, OwnScheduler, build_native, plain_environment
 from nvshare.gpu import sim
 from nvshare.launch import GpuPool, check
-from nvshare.launch.errors import LaunchError
 
 WORKERS, CORES, MEMORY = 4, 20, "8GiB"
 SMALL_MEMORY = "2GiB"  # on a simulated card
@@ -41,11 +37,11 @@ SOLO_PART = 0.25  # of a window: alone and without a quota the speed is steady
 LEAD = 2.0  # seconds until the slowest worker has its memory
 STRESS_SECONDS = 30
 
-Row = dict[str, Any]
-
 
 @dataclass(frozen=True)
-class Options:
+class Terms:
+    """What to compute with, for how long, and on which simulated node, if any."""
+
     kit: str
     seconds: float
     memory: str
@@ -59,21 +55,27 @@ class Options:
 # --- the stress test
 
 
-def stress(options: Options) -> list[Row]:
+def stress(terms: Terms) -> list[Row]:
     command = [sys.executable, "-m", "nvshare", "stress", "--workers", "8", "--duration", str(STRESS_SECONDS)]
-    return [_stressed("stress", command, STRESS_SECONDS, options)]
+    return [_stressed("stress", command, STRESS_SECONDS, terms)]
 
 
-def allocation(options: Options) -> list[Row]:
-    command = [sys.executable, str(ROOT / "test_gpu_allocation.py"), "--duration", "30", "--memory", "128"]
-    return [_stressed("test_gpu_allocation.py", command, 30, options)]
+def allocation(terms: Terms) -> list[Row]:
+    command = [
+        sys.executable,
+        str(TREE / "test_gpu_allocation.py"),
+        "--duration",
+        str(STRESS_SECONDS),
+        "--memory",
+        "128",
+    ]
+    return [_stressed("test_gpu_allocation.py", command, STRESS_SECONDS, terms)]
 
 
-def _stressed(name: str, command: list[str], seconds: float, options: Options) -> Row:
+def _stressed(name: str, command: list[str], seconds: float, terms: Terms) -> Row:
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        result = subprocess.run(
-            [*command, *options.where, "--json", file.name], capture_output=True, text=True, check=False
-        )
+        whole = [*command, *terms.where, "--json", file.name]
+        result = subprocess.run(whole, env=plain_environment(), capture_output=True, text=True, check=False)
         print(result.stdout + result.stderr, flush=True)
         text = Path(file.name).read_text()
     report = json.loads(text) if text else {}
@@ -120,22 +122,22 @@ def speed(kit: str, steps: str, begin: float, start: float, seconds: float) -> R
     }
 
 
-def pool(options: Options) -> Iterator[Row]:
-    with GpuPool(1, mem=options.memory) as one, GpuPool(WORKERS, mem=options.memory, cores=CORES) as all_of_them:
-        first = one.submit(load, options.kit)
+def pool(terms: Terms) -> Iterator[Row]:
+    with GpuPool(1, mem=terms.memory) as one, GpuPool(WORKERS, mem=terms.memory, cores=CORES) as all_of_them:
+        first = one.submit(load, terms.kit)
         loaded: set[int] = set()
         while len(loaded) < WORKERS:  # a worker that is quick may take the part of one that is still starting
-            parts = [all_of_them.submit(load, options.kit) for _ in range(WORKERS)]
+            parts = [all_of_them.submit(load, terms.kit) for _ in range(WORKERS)]
             loaded |= {part.result() for part in parts}
         first.result()
         for steps in (ADD, MATMUL):
-            yield from _pool(steps, one, all_of_them, options)
+            yield from _pool(steps, one, all_of_them, terms)
 
 
-def _pool(steps: str, one: GpuPool, all_of_them: GpuPool, options: Options) -> Iterator[Row]:
-    alone = (options, steps, SOLO_START, SOLO_PART * options.seconds)
+def _pool(steps: str, one: GpuPool, all_of_them: GpuPool, terms: Terms) -> Iterator[Row]:
+    alone = (terms, steps, SOLO_START, SOLO_PART * terms.seconds)
     before = _together(one, 1, *alone)[0]
-    shared = _together(all_of_them, WORKERS, options, steps, START, options.seconds)
+    shared = _together(all_of_them, WORKERS, terms, steps, START, terms.seconds)
     after = _together(one, 1, *alone)[0]
     solo = (before["speed"] + after["speed"]) / 2
     apart = len({each["pid"] for each in shared}) == WORKERS
@@ -151,63 +153,41 @@ def _pool(steps: str, one: GpuPool, all_of_them: GpuPool, options: Options) -> I
         }
 
 
-def _together(pool: GpuPool, count: int, options: Options, steps: str, start: float, seconds: float) -> list[Row]:
+def _together(pool: GpuPool, count: int, terms: Terms, steps: str, start: float, seconds: float) -> list[Row]:
     begin = time.monotonic() + LEAD
-    parts = [pool.submit(speed, options.kit, steps, begin, start, seconds) for _ in range(count)]
+    parts = [pool.submit(speed, terms.kit, steps, begin, start, seconds) for _ in range(count)]
     return [part.result() for part in parts]
 
 
-TESTS: dict[str, Callable[[Options], Iterable[Row]]] = {"stress": stress, "allocation": allocation, "pool": pool}
+TESTS: dict[str, Callable[[Terms], Iterable[Row]]] = {"stress": stress, "allocation": allocation, "pool": pool}
 
 
-@contextmanager
-def place(node: str | None) -> Iterator[None]:
-    """A scheduler of our own for this process and those it starts."""
-    if node is not None:
-        simulated = sim.up(node, name=f"workers-{os.getpid()}")
-        os.environ.update(simulated.env())
-    with tempfile.TemporaryDirectory() as directory:
-        scheduler = Scheduler(Path(directory))
-        os.environ.update(scheduler.env)
-        try:
-            yield
-        finally:
-            scheduler.stop()
-            if node is not None:
-                sim.down(simulated.name)
-
-
-def tell(row: Row) -> None:
-    details = ", ".join(f"{key} {value}" for key, value in row.items() if key not in {"test", "ok"})
-    print(f"{'ok  ' if row['ok'] else 'FAIL'} {row['test']}: {details}", flush=True)
+@contextlib.contextmanager
+def own_place(node: str | None) -> Iterator[None]:
+    """A scheduler of our own for this process and those it starts; ``node``: on a simulated node of our own."""
+    with contextlib.ExitStack() as stack:
+        if node is not None:
+            os.environ.update(stack.enter_context(sim.held(node, 1.0, f"launching-{os.getpid()}")).env())
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nvs-")))
+        os.environ["NVSHARE_SOCK"] = str(stack.enter_context(OwnScheduler(directory / "card")).socket)
+        yield
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(TESTS), help="which parts, comma separated (default: all)")
+    parser = options(__doc__, TESTS)
     parser.add_argument("--seconds", type=float, default=8.0, help="length of a measured window (default: 8)")
     parser.add_argument("--sim", metavar="NODE", help="on a simulated node, e.g. 1xT4")
-    parser.add_argument("--json", type=Path, help="write the rows here")
     arguments = parser.parse_args()
-    subprocess.run(["make", "-C", str(ROOT), "native"], check=True, stdout=subprocess.DEVNULL)
+    build_native()
     kit, memory = ("driver", SMALL_MEMORY) if arguments.sim else ("torch", MEMORY)
-    options = Options(kit, arguments.seconds, memory, arguments.sim)
-    rows: list[Row] = []
-    about = conditions("simulated", {"node": f"simulated {arguments.sim}"}) if arguments.sim else conditions("gpu")
-    with place(arguments.sim):
-        for name in arguments.only.split(","):
-            began = time.monotonic()
-            try:
-                for row in TESTS[name](options):
-                    rows.append(row)
-                    tell(row)
-                    if arguments.json:
-                        arguments.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
-            except (LaunchError, OSError, ValueError, IndexError) as error:  # of one test; the others are worth as much
-                rows.append({"test": name, "error": repr(error)[-2000:], "ok": False})
-                tell(rows[-1])
-            print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
-    return 0 if all(row["ok"] for row in rows) else 1
+    terms = Terms(kit, arguments.seconds, memory, arguments.sim)
+    with own_place(arguments.sim):
+        report = Report(arguments.json)
+        if arguments.sim:
+            report.tell(node=f"simulated {arguments.sim}")
+        for name in arguments.only:
+            report.take(name, partial(TESTS[name], terms))
+    return 0 if report.ok else 1
 
 
 if __name__ == "__main__":
