@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nvshare.bench.compute.crew import NVSHARE, Crew, Name
 from nvshare.bench.compute.kinds import ADD
 from nvshare.bench.compute.live import LiveStage
+from nvshare.bench.compute.workers import NVSHARE, Name, Workers
 from nvshare.bench.processes import Venue
 from nvshare.bench.worker import Worker
 from nvshare.client.connection import Connection
@@ -49,15 +49,15 @@ class Ground:
         return int(self.card_memory * _LARGE) // _GRANULE * _GRANULE
 
     @contextlib.contextmanager
-    def crew(self, size: int, variables: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[Crew]:
+    def crew(self, size: int, variables: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[Workers]:
         """Workers under nvshare, each with so many bytes; further ``variables`` by how a worker runs."""
         shared = self.venue.shared_environment(GPU)
         environments = {how: {**shared, **more} for how, more in (variables or {}).items()}
-        with Crew(KIT, {NVSHARE: shared, **environments}, reference=NVSHARE, size=size) as crew:
+        with Workers(KIT, {NVSHARE: shared, **environments}, reference=NVSHARE, size=size) as crew:
             yield crew
 
     @contextlib.contextmanager
-    def stage(self, crew: Crew) -> Iterator[LiveStage]:
+    def stage(self, crew: Workers) -> Iterator[LiveStage]:
         with Connection(self.venue.socket) as connection:
             stage = LiveStage(crew, connection, self.seconds, START, None, lambda seconds: None)
             try:

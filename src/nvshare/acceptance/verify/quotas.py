@@ -8,10 +8,10 @@ from statistics import median
 from nvshare.acceptance.stress.scene import eventually
 from nvshare.acceptance.verify.finding import Verdict
 from nvshare.acceptance.verify.ground import START, Ground, task
-from nvshare.bench.compute.crew import NVSHARE, Name
 from nvshare.bench.compute.live import LiveStage
 from nvshare.bench.compute.shares import Change
 from nvshare.bench.compute.stage import Scene, Seen
+from nvshare.bench.compute.workers import NVSHARE, Name
 from nvshare.bench.worker import Worker, WorkerFailed
 from nvshare.client.connection import Connection
 

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from nvshare.bench.compute.kinds import ADD, KINDS, MATMUL
 from nvshare.bench.compute.program import KITS, timed, work
+from nvshare.bench.compute.track import Track
 from nvshare.bench.gpu.report import Report, Row, options
 from nvshare.bench.gpu.scheduler import TREE, OwnScheduler, build_native, plain_environment
 from nvshare.gpu import sim
@@ -109,12 +110,9 @@ def speed(kit: str, steps: str, begin: float, start: float, seconds: float) -> R
     late = time.monotonic() - begin
     end = begin + start + seconds
     notes = work(prepared, {"batch": KINDS[steps].batch(step), "until": end + 0.2})
-    inside = [
-        (at, count) for at, count in zip(notes["times"], notes["counts"], strict=True) if begin + start <= at <= end
-    ]
-    (first, done), (last, total) = inside[0], inside[-1]
+    track = Track(notes["times"], notes["counts"])
     return {
-        "speed": round((total - done) / (last - first), 3),
+        "speed": round(track.speed(begin + start, end), 3),
         "right": notes["right"],
         "late": round(late, 2),
         "pid": os.getpid(),

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from nvshare.bench.compute.kinds import ADD
+from nvshare.bench.compute.track import Track
 from nvshare.bench.gpu.report import Report, Row, options
 from nvshare.bench.gpu.scheduler import GIB, OwnScheduler, build_native, plain_environment
 from nvshare.bench.gpu.tasks import Task
@@ -156,7 +157,9 @@ def three(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
         for member in stage.members:
             member.send(do="work", until=began + THREE_SECONDS, batch=batch)
         answers = [member.receive(TURNS_PATIENCE) for member in stage.members]
-    speeds = [_done(answer, began + THREE_SECONDS) / THREE_SECONDS / its for answer in answers]
+    speeds = [
+        Track(answer["times"], answer["counts"]).done(began + THREE_SECONDS) / THREE_SECONDS / its for answer in answers
+    ]
     right = all(answer["right"] for answer in answers)
     yield {
         "test": "three 7 GiB tasks on 16 GiB",
@@ -166,12 +169,6 @@ def three(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
         **account(watch.switches, bench.link),
         "ok": right and sum(speeds) >= 0.96,
     }
-
-
-def _done(answer: dict[str, Any], until: float) -> int:
-    """Steps that were done by then."""
-    done = [count for at, count in zip(answer["times"], answer["counts"], strict=True) if at <= until]
-    return done[-1] if done else 0
 
 
 def _missing(stage: Stage, task: Task) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Mapping
 
-from nvshare.bench.compute.crew import PROGRAM
+from nvshare.bench.compute.workers import PROGRAM
 from nvshare.bench.gpu.scheduler import OwnScheduler, plain_environment
 from nvshare.bench.machine import source_of_cards
 from nvshare.bench.worker import Worker, ending

@@ -31,10 +31,10 @@ class Name:
         return f"{self.kind} {self.number + 1} ({self.how})"
 
 
-class Crew:
+class Workers:
     """Use as a context: whatever happens inside, no process is left when it ends.
 
-    ``steps``: seconds of one step of each kind, measured alone; known once the crew has been called up. ``reference``:
+    ``steps``: seconds of one step of each kind, measured alone; known once they have been called up. ``reference``:
     how those run that are measured for it. ``size``: bytes that each worker computes with; None: as the kit has it.
     """
 
@@ -52,7 +52,7 @@ class Crew:
         self._workers: dict[Name, Worker] = {}
         self.steps: dict[str, float] = {}
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> Workers:
         return self
 
     def __exit__(
