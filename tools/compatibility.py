@@ -1,4 +1,4 @@
-"""Write the framework table of docs/compatibility.md from a result of benchmarks/gpu/frameworks.
+"""Write the framework table of docs/compatibility.md from a result of nvshare.bench.gpu.frameworks.
 
     python tools/compatibility.py docs/results/2026-11-16-h200-frameworks.json [--check]
 

@@ -11,4 +11,4 @@ COPY --from=install /opt/nvshare /opt/nvshare
 # The container runtime puts the driver's libraries in; compute, because these programs compute.
 ENV PATH=/opt/nvshare/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 65534:65534
-CMD ["python3", "-m", "nvshare.lab.workloads", "add-small", "--progress"]
+CMD ["python3", "-m", "nvshare.bench.workloads", "add-small", "--progress"]

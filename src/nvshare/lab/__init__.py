@@ -1,1 +1,1 @@
-"""Keep the module names of earlier releases alive."""
+"""An older name of ``nvshare.bench``: manifests and images of users start the workloads by it."""

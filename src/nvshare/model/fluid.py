@@ -30,7 +30,6 @@ class Fluid:
         self._left: dict[int, float] = {}  # seconds left of the first piece of each
         self._since = 0.0
         self._plan = 0
-        self.busy_seconds = 0.0
 
     @property
     def busy(self) -> bool:
@@ -77,7 +76,6 @@ class Fluid:
         self._since = self._engine.now
         if not self._work or elapsed <= 0.0:
             return
-        self.busy_seconds += elapsed
         progress = elapsed * self._speed()
         for user in self._left:
             self._left[user] -= progress

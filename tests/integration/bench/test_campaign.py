@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from nvshare import procfs
+from nvshare.bench.gpu import campaign, merge, parts
+from nvshare.bench.gpu.scheduler import plain_environment
 from nvshare.gpu import sim
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "benchmarks" / "gpu"
 SUBREAPER = 36
 RESULT = """
 import json, os, signal, subprocess, sys
@@ -34,51 +33,42 @@ def start_child():
     child.stdout.readline()
     (here / "child").write_text(str(child.pid))
 """
-Modules = tuple[ModuleType, ModuleType]
 
 
-@pytest.fixture(scope="module")
-def modules() -> Iterator[Modules]:
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        yield importlib.import_module("campaign"), importlib.import_module("campaign_parts")
-    finally:
-        sys.path.remove(str(SCRIPTS))
-        ctypes.CDLL(None).prctl(SUBREAPER, 0, 0, 0, 0)
+@pytest.fixture(autouse=True, scope="module")
+def no_longer_a_parent_of_orphans() -> Iterator[None]:
+    yield
+    ctypes.CDLL(None).prctl(SUBREAPER, 0, 0, 0, 0)
 
 
 class Stage:
     """A campaign of small programs in a directory of its own."""
 
-    def __init__(self, modules: Modules, directory: Path) -> None:
-        self.campaign, self.parts = modules
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.said: list[str] = []
         self.spent: dict[str, float] = {}  # seconds that have passed once a file of this name is there
-        self.campaign.adopt_orphans()
+        campaign.adopt_orphans()
 
     def part(self, name: str, program: str, tests: tuple[str, ...] = ("row",), seconds: float = 10.0) -> Any:
-        lines = [
-            self.parts.Line("0.0", test, "something", self.parts.named(test), self.parts.shown("test"))
-            for test in tests
-        ]
+        lines = [parts.Line("0.0", test, "something", parts.named(test), parts.shown("test")) for test in tests]
         command: Callable[[Path], list[object]] = lambda path: [sys.executable, "-c", RESULT + program, path]  # noqa: E731
-        return self.parts.Part(name, "a test", seconds, command, lines)
+        return parts.Part(name, "a test", seconds, command, lines)
 
     def clock(self) -> float:
         return sum(seconds for name, seconds in self.spent.items() if (self.directory / name).exists())
 
     def run(self, *parts: Any, budget: float = 1000.0, done: Any = None, **options: Any) -> Any:
-        card = options.pop("card", None) or self.campaign.NoCard()
-        campaign = self.campaign.Campaign(
+        card = options.pop("card", None) or campaign.NoCard()
+        ran = campaign.Campaign(
             parts, budget, self.directory, card, clock=self.clock, say=self.said.append, linger=0.0, **options
         )
-        self.passed = campaign.run(done)
-        return campaign
+        self.passed = ran.run(done)
+        return ran
 
     @property
     def summary(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads((self.directory / self.campaign.SUMMARY).read_text())
+        content: dict[str, Any] = json.loads((self.directory / campaign.SUMMARY).read_text())
         return content
 
     def states(self) -> dict[str, str]:
@@ -89,8 +79,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage(modules: Modules, tmp_path: Path) -> Stage:
-    return Stage(modules, tmp_path)
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
 
 
 def test_results_of_all_parts_come_together(stage: Stage) -> None:
@@ -190,8 +180,7 @@ def test_a_card_that_is_not_as_before_is_told(stage: Stage) -> None:
 
 LOOKS_AT_THE_CARD = """
 import subprocess, sys
-sys.path.insert(0, sys.argv[1])
-import campaign
+from nvshare.bench.gpu import campaign
 card = campaign.NvmlCard()
 holds = "from nvshare.bench.driver import Context, Driver; Context(Driver()).allocate(1 << 30); print(flush=1); input()"
 holder = subprocess.Popen([sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -209,8 +198,8 @@ def test_what_is_left_on_a_card_is_seen_by_nvml() -> None:
     node = sim.up("1xT4", name=f"campaign-{os.getpid()}")
     try:
         said = subprocess.run(
-            [sys.executable, "-c", LOOKS_AT_THE_CARD, SCRIPTS],
-            env={**os.environ, **node.env(), "PYTHONPATH": str(SCRIPTS.parents[1] / "src")},
+            [sys.executable, "-c", LOOKS_AT_THE_CARD],
+            env=plain_environment(node.env()),
             capture_output=True,
             text=True,
             check=True,
@@ -220,8 +209,7 @@ def test_what_is_left_on_a_card_is_seen_by_nvml() -> None:
     assert said.splitlines() == ["True", "'' Tesla T4"]
 
 
-def test_a_line_of_several_rows_waits_for_all_of_them(modules: Modules) -> None:
-    _, parts = modules
+def test_a_line_of_several_rows_waits_for_all_of_them() -> None:
     line = parts.Line("0.0", "rows", "all", parts.beginning("row"), lambda rows: f"{len(rows)} rows", count=2)
     good, bad = {"test": "row 1", "ok": True}, {"test": "row 2", "ok": False}
     assert line.judge([good]) is None
@@ -231,16 +219,14 @@ def test_a_line_of_several_rows_waits_for_all_of_them(modules: Modules) -> None:
     assert line.cut_short([good]) == ("1 of 2 rows: 1 rows", False)
 
 
-def test_the_report_of_verify_tells_what_it_was_made_with(modules: Modules) -> None:
-    _, parts = modules
+def test_the_report_of_verify_tells_what_it_was_made_with() -> None:
     line = parts.verify()[-1]
     content: dict[str, Any] = {"date": "2026-11-15", "machine": {"driver": "580"}, "versions": {"nvshare": "0.1.0"}}
     assert line.judge(parts.rows_of(content)) == ("date 2026-11-15, driver 580, nvshare 0.1.0", True)
     assert line.judge(parts.rows_of({**content, "machine": {}})) is None
 
 
-def test_a_row_without_figures_says_what_went_wrong(modules: Modules) -> None:
-    _, parts = modules
+def test_a_row_without_figures_says_what_went_wrong() -> None:
     line = parts.SWAP[0]
     assert line.judge([{"test": "two 12 GiB tasks on 16 GiB", "error": "no\n memory", "ok": False}]) == (
         "no memory",
@@ -249,11 +235,10 @@ def test_a_row_without_figures_says_what_went_wrong(modules: Modules) -> None:
 
 
 @pytest.mark.parametrize("simulated", [False, True])
-def test_lines_of_compute_are_those_of_its_scenarios(modules: Modules, simulated: bool) -> None:
+def test_lines_of_compute_are_those_of_its_scenarios(simulated: bool) -> None:
     from nvshare.bench.compute.scenarios import PARTS
     from nvshare.bench.compute.stage import Rehearsal
 
-    _, parts = modules
     problem = "there is none" if simulated else None
     rows = [row.to_dict() for part in PARTS.values() for row in part(Rehearsal(8.0, 2.0, mps=problem))]
     for part in parts.parts_for(simulated):
@@ -264,35 +249,31 @@ def test_lines_of_compute_are_those_of_its_scenarios(modules: Modules, simulated
                 assert "rows without figures" not in seen
 
 
-def test_the_plan_runs_nothing(modules: Modules, capsys: pytest.CaptureFixture[str]) -> None:
-    campaign, parts = modules
+def test_the_plan_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert campaign.main(["--plan", "--only", "spine,swap"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["part", "spine", "swap", "all"]
     assert {part.name for part in parts.parts_for(True)} == {part.name for part in parts.parts_for(False)}
 
 
-def test_every_issue_with_a_card_has_its_lines(modules: Modules) -> None:
-    _, parts = modules
+def test_every_issue_with_a_card_has_its_lines() -> None:
     issues = {line.issue for part in parts.parts_for(False) for line in part.lines}
     assert issues == {"2.7", "3.5", "4.1", "4.2", "4.3", "4.4", "5.1", "5.2", "5.3", "5.4", "6.4", "8.5"}
 
 
-def test_an_unknown_part_is_refused(modules: Modules) -> None:
-    campaign, _ = modules
+def test_an_unknown_part_is_refused() -> None:
     with pytest.raises(SystemExit, match="no part speed: there are quotas"):
         campaign.main(["--plan", "--only", "speed"])
 
 
-def test_calls_become_one_set_of_results(modules: Modules, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    merge = importlib.import_module("campaign_merge")
+def test_calls_become_one_set_of_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
     def call(name: str, **parts: tuple[str, bool, str]) -> Path:
         directory = tmp_path / name
         directory.mkdir()
         lines = [{"part": part, "issue": "0.0", "what": what, "ok": ok} for part, (_, ok, what) in parts.items()]
         entries = [{"part": part, "state": state} for part, (state, _, _) in parts.items()]
-        (directory / merge.SUMMARY).write_text(json.dumps({"parts": entries, "lines": lines, "budget_s": 1}))
+        (directory / campaign.SUMMARY).write_text(json.dumps({"parts": entries, "lines": lines, "budget_s": 1}))
         for part, (state, _, what) in parts.items():
             if state not in ("skipped", "done earlier"):
                 content = {"complete": state == "done", "rows": [{"test": what}]}
@@ -310,5 +291,5 @@ def test_calls_become_one_set_of_results(modules: Modules, tmp_path: Path, capsy
 
     assert (rows("compute"), rows("frameworks"), rows("swap")) == (["q1", "p2"], ["a1", "w3"], ["s2"])
     assert json.loads((tmp_path / "all" / "compute.json").read_text())["complete"]
-    whole = json.loads((tmp_path / "all" / merge.SUMMARY).read_text())
+    whole = json.loads((tmp_path / "all" / campaign.SUMMARY).read_text())
     assert [line["what"] for line in whole["lines"]] == ["q1", "p2", "a1", "s2", "w3"]

@@ -17,13 +17,14 @@ import pytest
 from nvshare import config
 from nvshare.bench import venues
 from nvshare.bench.compute import live, mps
-from nvshare.bench.compute.crew import NATIVE, NVSHARE, Crew, Name, WorkerFailed
 from nvshare.bench.compute.kinds import ADD, BURSTY, GRAPH, INTERACTIVE, LAUNCH, MATMUL, TRAINING
 from nvshare.bench.compute.live import LiveStage
 from nvshare.bench.compute.scenarios import cast
 from nvshare.bench.compute.shares import Change
 from nvshare.bench.compute.stage import HIGH, Scene
+from nvshare.bench.compute.workers import NATIVE, NVSHARE, Name, Workers
 from nvshare.bench.processes import Venue
+from nvshare.bench.worker import WorkerFailed
 from nvshare.client.connection import Connection
 
 pytestmark = pytest.mark.simulated
@@ -64,7 +65,7 @@ def test_a_task_that_ended_fails_its_scene_and_is_called_up_again_for_the_next(v
     with live.on(venue, "driver", SECONDS, SECONDS / 4, lambda seconds: None) as stage:
         pair = [Name(NATIVE, ADD), Name(NVSHARE, ADD)]
         stage.call_up(pair)
-        stage._crew.kill(pair[1])
+        stage._workers.kill(pair[1])
         with pytest.raises(WorkerFailed, match="ended"):
             stage.play(Scene(pair, (50, 50), SECONDS, 0.1))
         assert all(speed > 0 for speed in play(stage, Scene(pair, (50, 50), SECONDS, 0.1)))
@@ -101,7 +102,7 @@ def test_quotas_and_priorities_reach_the_scheduler_while_tasks_work(stage: LiveS
     def limits() -> set[tuple[int | None, str | None]]:
         with Connection(venue.socket) as connection:
             status = connection.status()
-        clients = {stage._crew.client(task) for task in tasks}
+        clients = {stage._workers.client(task) for task in tasks}
         groups = {client["group"] for client in status["clients"] if client["id"] in clients}
         return {(group["core_limit"], group["priority"]) for group in status["groups"] if group["id"] in groups}
 
@@ -130,18 +131,18 @@ def test_the_mode_is_that_of_the_scene_and_afterwards_what_it_was(venue: Venue) 
 def test_a_worker_that_ends_is_named_with_what_it_said(venue: Venue) -> None:
     environment = {**venue.plain_environment(), "CUDA_VISIBLE_DEVICES": "none"}
     said = r"the worker add 1 \(native\) ended: .*CUDA_ERROR_NO_DEVICE"
-    with Crew("driver", {NATIVE: environment}) as crew, pytest.raises(WorkerFailed, match=said):
+    with Workers("driver", {NATIVE: environment}) as crew, pytest.raises(WorkerFailed, match=said):
         crew.call_up([Name(NATIVE, ADD)])
 
 
 def test_a_worker_without_the_library_is_no_worker_under_nvshare(venue: Venue) -> None:
     plain = {NVSHARE: venue.plain_environment()}
-    with Crew("driver", plain) as crew, pytest.raises(WorkerFailed, match="runs without nvshare"):
+    with Workers("driver", plain) as crew, pytest.raises(WorkerFailed, match="runs without nvshare"):
         crew.call_up([Name(NVSHARE, MATMUL)])
 
 
 def test_a_worker_that_does_not_answer_is_given_up_and_leaves(venue: Venue) -> None:
-    with Crew("driver", {NATIVE: venue.plain_environment()}) as crew:
+    with Workers("driver", {NATIVE: venue.plain_environment()}) as crew:
         crew.call_up([Name(NATIVE, MATMUL)])
         worker = crew._workers[Name(NATIVE, MATMUL)]
         worker.send(do="work", until=time.monotonic() + 60, batch=1)

@@ -8,14 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from nvshare import config
 from nvshare.bench import eviction, linkspeed, swap, venues
-from nvshare.bench.eviction import DECLARED, GIB, kernel_bytes
+from nvshare.bench.columns import GIB
+from nvshare.bench.eviction import DECLARED, kernel_bytes
 from nvshare.bench.mission import SCENARIOS, TESTS, Mission, compare_with_model, shortening
 from nvshare.bench.outcome import RunPlan, TaskPlan, ignore_progress
 from nvshare.bench.processes import ProcessBackend, Venue
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.simulated
 SPEED = 10.0
 SOLO_WALL_SECONDS = 2.0
 TURNS_WALL_SECONDS = 4.0
+Recorded = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -195,12 +197,13 @@ def left_behind(name: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_demo_shows_four_scenes_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demo_shows_four_scenes_and_leaves_nothing_behind(tmp_path: Path, recorded: Recorded) -> None:
     target = tmp_path / "demo.json"
     process = nvshare("demo", "--json", str(target))
     output, errors = process.communicate(timeout=100)
     assert process.returncode == 0, output + errors
     content = json.loads(target.read_text())
+    recorded("nvshare demo --json ROWS", process.returncode, content)
     assert [row["test"] for row in content["rows"]] == [1, 2, 3, 4]
     if content["simulated"]:
         assert "simulated" in output

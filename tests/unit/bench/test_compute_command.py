@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nvshare.bench.compute import bench as compute
-from nvshare.bench.compute.crew import WorkerFailed
 from nvshare.bench.compute.rows import Row
 from nvshare.bench.compute.stage import Rehearsal
 from nvshare.bench.processes import Venue
+from nvshare.bench.worker import WorkerFailed
 from nvshare.cli import bench as bench_command
 from nvshare.gpu.cards import NoCards
 

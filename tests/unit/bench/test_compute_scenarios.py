@@ -14,12 +14,13 @@ import pytest
 
 from nvshare.bench.compute import driver_kit
 from nvshare.bench.compute.bench import scene_seconds
-from nvshare.bench.compute.crew import MPS, NATIVE, NVSHARE, Name, WorkerFailed
 from nvshare.bench.compute.kinds import ADD, FILLING, GRAPH, KINDS, LAUNCH, PAUSING
 from nvshare.bench.compute.rows import Row
 from nvshare.bench.compute.scenarios import ALONE, PARTS, STORM_CHANGES, cast, free, title
 from nvshare.bench.compute.stage import CONCURRENT, HIGH, Rehearsal, Scene, Seen
 from nvshare.bench.compute.track import Track
+from nvshare.bench.compute.workers import MPS, NATIVE, NVSHARE, Name
+from nvshare.bench.worker import WorkerFailed
 from nvshare.report.compute import compute_table, row_line, verdict
 
 CALL_SECONDS = 540.0  # that a call on a real card may take

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-sys.path.insert(0, str(ROOT / "tools"))
+from tools.includes import Check
 
-from includes import Check  # noqa: E402
+ROOT = Path(__file__).parents[3]
 
 LOW_AND_HIGH: dict[str, set[str]] = {"low": set(), "high": {"low"}}
 SOUND = {

@@ -112,9 +112,10 @@ def sized(workload: Workload, size: int) -> Workload:
 
 
 def _command(request: Request, workload: Workload, seed: int) -> tuple[str, ...]:
+    """The command of a pod, by the name of the module that images of earlier releases have too."""
     known = WORKLOADS[workload.name]
     return (
-        *("python3", "-m", "nvshare.bench.workloads", workload.name, "--seed", str(seed), "--progress", "--json"),
+        *("python3", "-m", "nvshare.lab.workloads", workload.name, "--seed", str(seed), "--progress", "--json"),
         *(("--n", str(workload.n)) if workload.n != known.n else ()),
         *(("--iterations", str(workload.iterations)) if workload.iterations != known.iterations else ()),
         *(("--time-scale", f"{request.speed:g}") if request.speed != 1.0 else ()),
@@ -123,7 +124,7 @@ def _command(request: Request, workload: Workload, seed: int) -> tuple[str, ...]
 
 def _growing(request: Request) -> tuple[str, ...]:
     return (
-        *("python3", "-m", "nvshare.bench.workloads.grow", "--until", str(request.grown)),
+        *("python3", "-m", "nvshare.lab.workloads.grow", "--until", str(request.grown)),
         *("--step", str(request.step), "--patience", str(_PATIENCE)),
     )
 

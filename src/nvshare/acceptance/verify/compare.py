@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from nvshare.acceptance.verify.ground import KIT
 from nvshare.bench.compute import live
-from nvshare.bench.compute.crew import WorkerFailed
 from nvshare.bench.compute.kinds import ADD
 from nvshare.bench.compute.rows import Row
 from nvshare.bench.compute.scenarios import free
 from nvshare.bench.processes import Venue
+from nvshare.bench.worker import WorkerFailed
 
 _START = 0.5  # seconds
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nvshare.bench.compute.crew import NVSHARE, Crew, Name, Worker
 from nvshare.bench.compute.kinds import ADD
 from nvshare.bench.compute.live import LiveStage
+from nvshare.bench.compute.workers import NVSHARE, Name, Workers
 from nvshare.bench.processes import Venue
+from nvshare.bench.worker import Worker
 from nvshare.client.connection import Connection
 from nvshare.launch.address import Address, Cards
 from nvshare.launch.leasing import Lease, Site, wish_for
 
+PROBE = ("-m", "nvshare.acceptance.verify.probe")
 START = 0.3  # seconds that tasks run in before they are watched
 GPU = 0  # the card of all checks except "spread"
 _SMALL_PART = 8  # two tasks of one eighth of the card fit
@@ -46,15 +49,15 @@ class Ground:
         return int(self.card_memory * _LARGE) // _GRANULE * _GRANULE
 
     @contextlib.contextmanager
-    def crew(self, size: int, variables: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[Crew]:
+    def crew(self, size: int, variables: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[Workers]:
         """Workers under nvshare with ``size`` bytes each; ``variables`` are added by how a worker runs."""
         shared = self.venue.shared_environment(GPU)
         environments = {how: {**shared, **more} for how, more in (variables or {}).items()}
-        with Crew(KIT, {NVSHARE: shared, **environments}, reference=NVSHARE, size=size) as crew:
+        with Workers(KIT, {NVSHARE: shared, **environments}, reference=NVSHARE, size=size) as crew:
             yield crew
 
     @contextlib.contextmanager
-    def stage(self, crew: Crew) -> Iterator[LiveStage]:
+    def stage(self, crew: Workers) -> Iterator[LiveStage]:
         with Connection(self.venue.socket) as connection:
             stage = LiveStage(crew, connection, self.seconds, START, None, lambda seconds: None)
             try:
@@ -65,7 +68,7 @@ class Ground:
     @contextlib.contextmanager
     def probe(self, environment: Mapping[str, str]) -> Iterator[Worker]:
         """A process that allocates when it is told to."""
-        worker = Worker(Name(NVSHARE, "probe"), KIT, environment, program="nvshare.acceptance.verify.probe")
+        worker = Worker(Name(NVSHARE, "probe"), [sys.executable, *PROBE, KIT], environment)
         try:
             yield worker
         finally:

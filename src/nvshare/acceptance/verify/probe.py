@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any
 
-from nvshare.bench.compute.worker import stand_aside
+from nvshare.bench.compute.program import stand_aside
 from nvshare.bench.driver import Context, CudaError, Driver
 
 

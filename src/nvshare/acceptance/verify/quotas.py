@@ -8,10 +8,11 @@ from statistics import median
 from nvshare.acceptance.finding import Verdict
 from nvshare.acceptance.verify.ground import START, Ground, task
 from nvshare.acceptance.waiting import eventually
-from nvshare.bench.compute.crew import NVSHARE, Name, Worker, WorkerFailed
 from nvshare.bench.compute.live import LiveStage
 from nvshare.bench.compute.shares import Change
 from nvshare.bench.compute.stage import Scene, Seen
+from nvshare.bench.compute.workers import NVSHARE, Name
+from nvshare.bench.worker import Worker, WorkerFailed
 from nvshare.client.connection import Connection
 
 # Percent. The first two leave room on the card: where two tasks fill it, credit from idle times lasts for seconds.

@@ -10,9 +10,9 @@ from nvshare.acceptance.finding import Verdict
 from nvshare.acceptance.verify.ground import GPU, START, Ground, task
 from nvshare.acceptance.waiting import eventually, every
 from nvshare.bench import spans
-from nvshare.bench.compute.crew import WorkerFailed
 from nvshare.bench.compute.stage import Scene, Seen
 from nvshare.bench.compute.track import Track
+from nvshare.bench.worker import WorkerFailed
 from nvshare.client.connection import SchedulerError
 
 QUARTER = 0.25  # seconds in which every task that fits makes progress

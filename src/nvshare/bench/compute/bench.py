@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nvshare.bench.compute import live
-from nvshare.bench.compute.crew import WorkerFailed
 from nvshare.bench.compute.rows import Row
 from nvshare.bench.compute.scenarios import PARTS
 from nvshare.bench.compute.stage import Rehearsal
 from nvshare.bench.processes import Venue
+from nvshare.bench.worker import WorkerFailed
 
 START_PART = 0.25  # of a window: how long tasks run in before one
 BEGIN_SECONDS = {"gpu": 25.0, "simulated": 5.0}  # of a part, until all its processes are ready

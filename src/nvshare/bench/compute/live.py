@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nvshare.bench.compute import mps
-from nvshare.bench.compute.crew import MPS, NATIVE, NVSHARE, Crew, Name, WorkerFailed
+from nvshare.bench.compute.hiccups import HiccupWatch
 from nvshare.bench.compute.shares import Change
 from nvshare.bench.compute.stage import NORMAL, Scene, Seen
-from nvshare.bench.compute.witness import Witness
+from nvshare.bench.compute.workers import MPS, NATIVE, NVSHARE, Name, Workers
 from nvshare.bench.processes import Venue
+from nvshare.bench.worker import WorkerFailed
 from nvshare.client.connection import Connection, RequestRefused, SchedulerError
 
 _TAIL = 0.05  # seconds of work after what is measured, so that no mark is missing at its end
@@ -28,19 +29,19 @@ class LiveStage:
 
     def __init__(
         self,
-        crew: Crew,
+        workers: Workers,
         connection: Connection,
         seconds: float,
         start: float,
         mps_problem: str | None,
         told: Told,
-        witness: Witness | None = None,
+        hiccups: HiccupWatch | None = None,
     ) -> None:
         self.seconds = seconds
         self.start = start
-        self._crew = crew
+        self._workers = workers
         self._connection = connection
-        self._witness = witness
+        self._hiccups = hiccups
         self._mps_problem = mps_problem
         self._told = told
         self._mode = connection.status()["settings"]["mode"]
@@ -49,14 +50,14 @@ class LiveStage:
 
     @property
     def versions(self) -> dict[str, str]:
-        return self._crew.versions
+        return self._workers.versions
 
     def call_up(self, names: Iterable[Name]) -> None:
         wanted = list(names)
         if any(name.how == MPS for name in wanted):
-            self._crew.call_up(wanted, _MPS_PATIENCE)
+            self._workers.call_up(wanted, _MPS_PATIENCE)
         else:
-            self._crew.call_up(wanted)
+            self._workers.call_up(wanted)
 
     def without_mps(self) -> str | None:
         return self._mps_problem
@@ -68,7 +69,7 @@ class LiveStage:
         try:
             return self._play(scene)
         except WorkerFailed:
-            self._crew.forget(scene.tasks)
+            self._workers.forget(scene.tasks)
             for task in scene.tasks:
                 self._limits.pop(task, None)
             raise
@@ -80,16 +81,16 @@ class LiveStage:
             self._limit(task, cores=quota, priority=scene.priority if who == 0 else NORMAL)
         begin = time.monotonic() + _AHEAD + scene.start
         end = begin + scene.seconds
-        self._crew.begin(tasks, end + _TAIL)
+        self._workers.begin(tasks, end + _TAIL)
         changes = self._carry_out(scene.changes, tasks, begin)
         time.sleep(max(0.0, end - time.monotonic()))
         told = self._ask_about(tasks)
-        tracks = self._crew.tracks(tasks, end + _TAIL)
+        tracks = self._workers.tracks(tasks, end + _TAIL)
         self._told(scene.start + scene.seconds)
         return Seen(tracks, begin, end, changes, told, self._stood_still(begin, end))
 
     def _stood_still(self, begin: float, end: float) -> float:
-        return 0.0 if self._witness is None else self._witness.seconds(begin, end)
+        return 0.0 if self._hiccups is None else self._hiccups.seconds(begin, end)
 
     def restore(self) -> None:
         """The scheduler as it was."""
@@ -110,7 +111,7 @@ class LiveStage:
         if not shared:
             return []
         known = {client["id"]: client["gpus"] for client in self._connection.status()["clients"]}
-        found = [known.get(self._crew.client(task)) for task in shared]
+        found = [known.get(self._workers.client(task)) for task in shared]
         return [gpus[0] for gpus in found if gpus] if all(found) else []
 
     def _set_mode(self, mode: str) -> None:
@@ -125,7 +126,7 @@ class LiveStage:
         changed = {name: value for name, value in wanted.items() if known[name] != value}
         if changed:
             try:
-                self._connection.request("limit", target={"client": self._crew.client(task)}, **changed)
+                self._connection.request("limit", target={"client": self._workers.client(task)}, **changed)
             except RequestRefused as error:  # it is there no more
                 raise WorkerFailed(f"{task.kind} ended: {error}") from error
             known |= changed
@@ -141,7 +142,7 @@ def on(
     with_mps: bool = False,
     size: int | None = None,
 ) -> Iterator[LiveStage]:
-    """A stage with a crew of its own at this place; nothing of it is left afterwards. ``size``: as of a crew."""
+    """A stage with workers of its own at this place; nothing of it is left afterwards. ``size``: as of ``Workers``."""
     venue.ensure_scheduler()
     with contextlib.ExitStack() as stack:
         environments: dict[str, Mapping[str, str]] = {
@@ -155,9 +156,9 @@ def on(
             if not isinstance(found, str):
                 environments[MPS] = found
         connection = stack.enter_context(Connection(venue.socket))
-        crew = stack.enter_context(Crew(kit, environments, size=size))
-        witness = stack.enter_context(Witness())
-        stage = LiveStage(crew, connection, seconds, start, problem, told, witness)
+        workers = stack.enter_context(Workers(kit, environments, size=size))
+        hiccups = stack.enter_context(HiccupWatch())
+        stage = LiveStage(workers, connection, seconds, start, problem, told, hiccups)
         try:
             yield stage
         finally:

@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any
 
 from nvshare.bench.compute import rows
-from nvshare.bench.compute.crew import MPS, NATIVE, NVSHARE, Name, WorkerFailed
 from nvshare.bench.compute.kinds import (
     ADD,
     BURSTY,
@@ -29,6 +28,8 @@ from nvshare.bench.compute.rows import Row
 from nvshare.bench.compute.shares import Change, promised, promised_over
 from nvshare.bench.compute.stage import AUTO, CONCURRENT, HIGH, NORMAL, Scene, Seen, Stage
 from nvshare.bench.compute.track import midmean
+from nvshare.bench.compute.workers import MPS, NATIVE, NVSHARE, Name
+from nvshare.bench.worker import WorkerFailed
 from nvshare.bench.workloads.spec import seeded
 
 ALONE_QUOTAS = (10, 25, 30, 50, 75, 90)

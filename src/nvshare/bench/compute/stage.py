@@ -1,4 +1,4 @@
-"""Where tasks of a crew work for a while, and what was seen of it. ``Rehearsal`` plays all of it in no time."""
+"""Where workers compute for a while, and what was seen of it. ``Rehearsal`` plays all of it in no time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Protocol
 
-from nvshare.bench.compute.crew import Name
 from nvshare.bench.compute.kinds import KINDS, LAUNCH
 from nvshare.bench.compute.shares import Change, Quota, promised
 from nvshare.bench.compute.track import Track
+from nvshare.bench.compute.workers import Name
 
 NORMAL, HIGH = "normal", "high"
 AUTO, CONCURRENT = "auto", "concurrent"

@@ -1,1 +1,1 @@
-"""The workloads by the name that manifests, images and scripts use: ``python -m nvshare.lab.workloads``."""
+"""``python -m nvshare.lab.workloads`` is ``python -m nvshare.bench.workloads``."""

@@ -26,7 +26,7 @@ def verdicts(text: str) -> dict[str, str]:
     return {name: word for word, name in re.findall(r"^\[(PASS|FAIL|SKIP)\] ([a-z ]+):", text, re.MULTILINE)}
 
 
-def test_four_pods_share_two_gpus_in_parallel(make_cluster: Make, tmp_path: Path) -> None:
+def test_four_pods_share_two_gpus_in_parallel(make_cluster: Make, tmp_path: Path, recorded: Make) -> None:
     cluster = make_cluster()
     rows, page = tmp_path / "result.json", tmp_path / "result.html"
     done = cluster.test(*SHORT, "--json", str(rows), "--html", str(page), "4")
@@ -36,6 +36,7 @@ def test_four_pods_share_two_gpus_in_parallel(make_cluster: Make, tmp_path: Path
     for pod in range(1, 5):
         assert re.search(rf"^nvshare-small-{pod} +\| [0-9a-f]{{16}}   \| GPU-", done.stdout, re.MULTILINE)
     result = json.loads(rows.read_text())
+    recorded("nvshare kube-test --json ROWS 4", done.returncode, result)
     assert (result["kind"], result["version"], result["source"]) == ("kube-test", 1, "kubernetes")
     assert result["date"]
     assert result["passed"]

@@ -1,10 +1,10 @@
-"""On a real NVIDIA GPU: everything that is claimed of one, part by part, within a budget of time.
+"""Everything that is claimed of a real card, part by part, within a budget of time.
 
-    python benchmarks/gpu/campaign.py --plan
-    python benchmarks/gpu/campaign.py [--only quotas,spine] [--budget 590] [--json DIR] [--skip-done DIR] [--cut]
-    python benchmarks/gpu/campaign.py --sim [--seconds 1]      what simulated cards can carry, to try it out
+    python -m nvshare.bench.gpu --plan
+    python -m nvshare.bench.gpu [--only quotas,spine] [--budget 590] [--json DIR] [--skip-done DIR] [--cut]
+    python -m nvshare.bench.gpu --sim [--seconds 1]      what simulated cards can carry, to try it out
 
-Builds the native part once. Each part is a process of its own with a limit of its own; one that fails or hangs is ended
+Builds the native part once. Each part is a process of its own with a limit of its own. One that fails or hangs is ended
 with all it started, the card is looked at, and the next one runs. A line of the table is printed as soon as it is known
 (README.md beside this file says where each comes from). DIR keeps what each part wrote, PART.json, and campaign.json
 with all lines; a later call with --skip-done DIR goes on from there. A part that does not fit into what is left of the
@@ -28,12 +28,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "src"))
+import pynvml
 
-from campaign_parts import Line, Part, parts_for, rows_of  # noqa: E402
-
-from nvshare import procfs  # noqa: E402
+from nvshare import procfs
+from nvshare.bench.gpu.parts import Line, Part, parts_for, rows_of
+from nvshare.bench.gpu.scheduler import TREE, build_native, plain_environment
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK = 0.25  # seconds between two looks at what a part has written
@@ -72,16 +71,13 @@ class NvmlCard:
     """The first card of this machine."""
 
     def __init__(self) -> None:
-        import pynvml
-
-        self._nvml = pynvml
         pynvml.nvmlInit()
         self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         self._before = self._look()
 
     def _look(self) -> tuple[int, frozenset[int]]:
-        used = int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
-        running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        used = int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+        running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         return used, frozenset(process.pid for process in running)
 
     def problem(self) -> str:
@@ -96,11 +92,10 @@ class NvmlCard:
             time.sleep(_LOOK)
 
     def about(self) -> dict[str, Any]:
-        nvml = self._nvml
         return {
-            "gpu": nvml.nvmlDeviceGetName(self._handle),
-            "driver": nvml.nvmlSystemGetDriverVersion(),
-            "cuda": nvml.nvmlSystemGetCudaDriverVersion(),
+            "gpu": pynvml.nvmlDeviceGetName(self._handle),
+            "driver": pynvml.nvmlSystemGetDriverVersion(),
+            "cuda": pynvml.nvmlSystemGetCudaDriverVersion(),
             "baseline_mib": self._before[0] >> 20,
         }
 
@@ -178,11 +173,11 @@ class Run:
         before = set(descendants())
         began = self._clock()
         self._file.unlink(missing_ok=True)
-        with tempfile.TemporaryFile("w+", errors="replace") as said, self._part.place() as variables:
+        with tempfile.TemporaryFile("w+", errors="replace") as said, self._part.place(self._file) as variables:
             process = subprocess.Popen(
                 [str(word) for word in self._part.command(self._file)],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT / "src"), **variables},
+                cwd=TREE,
+                env=plain_environment({"PYTHONUNBUFFERED": "1", **variables}),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
@@ -289,6 +284,7 @@ class Campaign:
         self._budget = budget
         self.table = Table(say)
         self.outcomes: list[Outcome] = []
+        self._last: list[dict[str, Any]] = []  # rows of the part that runs, when they were last looked at
 
     def run(self, done: dict[str, Any] | None = None) -> bool:
         """Whether every line is as promised. ``done``: a summary whose finished parts are not run again."""
@@ -318,12 +314,12 @@ class Campaign:
         limit = min(part.limit, left)
         self._say(f"--- {part.name}: about {part.seconds:.0f} s, at most {limit:.0f}")
         untold = list(part.lines)
+        self._last = []
 
         def told(rows: list[dict[str, Any]], *, over: bool = False) -> None:
             untold[:] = [line for line in untold if not self.table.tell(part.name, line, rows, over=over)]
             self._last = rows
 
-        self._last: list[dict[str, Any]] = []
         file = self._directory / f"{part.name}.json"
         outcome = Run(part, file, told, self._clock).carry_out(limit, self._linger)
         told(self._last, over=True)
@@ -412,12 +408,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         if options.sim:  # simulated nodes of our own, not those that the user has joined
             os.environ["XDG_RUNTIME_DIR"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="nvs-"))
-        subprocess.run(["make", "-C", str(ROOT), "native"], check=True, stdout=subprocess.DEVNULL)
+        build_native()
         adopt_orphans()
         card: Card = NoCard() if options.sim else NvmlCard()
         campaign = Campaign(parts, options.budget - (time.monotonic() - began), directory, card, cut=options.cut)
         return 0 if campaign.run(done) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,13 +1,19 @@
-"""A process that stays up and works when it is told to, a line of JSON per command, noting how far it is when.
+"""The program that measured processes run: it computes when it is told to, and notes when it had done how much.
 
-    python -m nvshare.bench.compute.worker driver|torch
+    python -m nvshare.bench.compute.program driver|torch
 
-Commands on standard input, each answered by one line: {"do": "info"}, {"do": "prepare", "steps": NAME, "bytes": B},
-{"do": "time", "steps": N}, {"do": "quit"}, and {"do": "work", "until": T, "batch": N, "seed": K} with "sleep": S (and
-"irregular": true) or "period": P or neither, with "core": C to submit from that core alone, and with "gives_way": true
-to do so only while nobody else wants it.
+Each line on standard input is a command in JSON, answered by one line of JSON.
+
+{"do": "info"}                                   who it is, and with which versions it computes
+{"do": "prepare", "steps": NAME, "bytes": B}     allocate; without "bytes" as it is made for measurements
+{"do": "time", "steps": N}                       the seconds that N steps take, once the card is at work
+{"do": "run", "steps": N}                        the seconds that N steps take, and whether the result is right
+{"do": "check"}                                  whether the result is right
+{"do": "work", "until": T, "batch": N}           compute until T, with the further fields of ``work``
+{"do": "quit"}
+
 Times are those of the monotonic clock, which all processes share. The card is not touched before the first command that
-needs it, so workers can be started ahead of time.
+needs it, so processes can be started ahead of time.
 """
 
 from __future__ import annotations
@@ -130,6 +136,11 @@ def begins_with_period(period: float, seed: int) -> Iterator[float]:
 
 
 def work(steps: Steps, command: dict[str, Any]) -> dict[str, Any]:
+    """Compute until "until", in batches of "batch" steps.
+
+    With "sleep": S (and "irregular": true) a pause follows each batch, with "period": P a batch begins every P seconds.
+    "core": submit from that core alone; "gives_way": true, and only while nobody else wants it.
+    """
     notes = Notes()
     core = command.get("core")
     os.sched_setaffinity(0, _CORES if core is None else {core})  # this thread; those of libraries go where they like
@@ -151,17 +162,34 @@ def work(steps: Steps, command: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def timed(steps: Steps, count: int) -> float:
-    """Seconds that so many steps take."""
+def run(steps: Steps, count: int) -> float:
+    """Seconds that so many steps take, from the first submission on."""
     mark = steps.mark()
-    steps.submit(1)
-    mark.record()
-    mark.wait()
     began = time.monotonic()
     steps.submit(count)
     mark.record()
     mark.wait()
     return time.monotonic() - began
+
+
+def timed(steps: Steps, count: int) -> float:
+    """The same on a card that has just computed."""
+    run(steps, 1)
+    return run(steps, count)
+
+
+def answer(steps: Steps, command: dict[str, Any]) -> dict[str, Any] | None:
+    """Of a command that computes; None when there is no such command."""
+    match command["do"]:
+        case "time":
+            return {"seconds": timed(steps, command["steps"])}
+        case "run":
+            return {"seconds": run(steps, command["steps"]), "right": steps.check()}
+        case "check":
+            return {"right": steps.check()}
+        case "work":
+            return work(steps, command)
+    return None
 
 
 def stand_aside() -> None:
@@ -177,19 +205,16 @@ def main() -> int:
     steps: Steps | None = None
     for line in sys.stdin:
         command = json.loads(line)
-        answer: dict[str, Any] = {}
-        what = command["do"]
-        if what == "info":
-            answer = {"pid": os.getpid(), **kit.versions()}
-        elif what == "prepare":
+        said: dict[str, Any] | None = {}
+        if command["do"] == "info":
+            said = {"pid": os.getpid(), **kit.versions()}
+        elif command["do"] == "prepare":
             steps = kit.prepare(command["steps"], command.get("bytes"))
-        elif what == "time" and steps is not None:
-            answer = {"seconds": timed(steps, command["steps"])}
-        elif what == "work" and steps is not None:
-            answer = work(steps, command)
         else:
+            said = answer(steps, command) if steps is not None else None
+        if said is None:
             break
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(said), flush=True)
     return 0
 
 

@@ -1,6 +1,6 @@
 """What several calls of the campaign found, as one set of results: a file per subject, ready to be kept.
 
-    python benchmarks/gpu/campaign_merge.py DIR... --into DIR
+    python -m nvshare.bench.gpu.merge DIR... --into DIR
 
 Parts of one subject become one file: frameworks.json and compute.json. Of a part that was run more than once, the last
 run that came to its end counts, else the last one.
@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-SUMMARY = "campaign.json"
+from nvshare.bench.gpu.campaign import DONE, EARLIER, SKIPPED, SUMMARY
+
 SUBJECTS = {"frameworks": ("switching", "alone"), "compute": ("quotas", "pairs", "free"), "workers": ("stress", "pool")}
-DONE, EARLIER, SKIPPED = "done", "done earlier", "skipped"
 Content = dict[str, Any]
 
 

@@ -1,25 +1,20 @@
-"""On a real NVIDIA GPU: tasks that do not fit on a card declared small take turns, their memory moves at link speed.
+"""Tasks that do not fit on a card declared small take turns, and their memory moves at the speed of the link.
 
-    python benchmarks/gpu/swap.py [--only pair,wake,many,whole,three,unified] [--budget 215] [--json FILE]
+    python -m nvshare.bench.gpu.swap [--only pair,wake,many,whole,three,unified] [--budget 215] [--json FILE]
 
-Needs PyTorch, 40 GiB of free memory on the card and 48 GiB on the host. Measures the link first, by plain driver calls.
-Builds the native part, starts schedulers of its own, ends everything it started. The card is never filled: it is only
-declared small.
+Takes 40 GiB of free memory on the card and 48 GiB on the host. Measures the link first, by plain driver calls. The card
+is never filled: it is only declared small.
 
 All processes are started at the beginning, because importing PyTorch takes longer than most of the measurements; tests
-of the same tasks on the same card share them. The tests come in the order of their weight, and each row is printed and
-written as soon as it is measured: a run that is cut short keeps what it found. A test for which the budget has no time
-left is skipped and says so; after one that fails, the others get new processes.
+of the same tasks on the same card share them. The tests come in the order of their weight. A test for which the budget
+has no time left is skipped and says so; after one that fails, the others get new processes.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -29,16 +24,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spine import ROOT, Scheduler, Worker
-
-from nvshare import native
+from nvshare.bench.compute.kinds import ADD
+from nvshare.bench.compute.track import Track
+from nvshare.bench.gpu.report import Report, Row, options
+from nvshare.bench.gpu.scheduler import GIB, OwnScheduler, build_native, plain_environment
+from nvshare.bench.gpu.tasks import Task
 from nvshare.bench.linkspeed import LinkSpeed
 from nvshare.bench.linkspeed import measure as measure_link
-from nvshare.bench.machine import conditions, source_of_cards
 from nvshare.bench.switches import Switch, SwitchWatch
-from nvshare.client.connection import Connection
+from nvshare.bench.worker import ending
 
-GIB = 1 << 30
 LARGE, SMALL = 11.9, 6.9  # GiB of the tasks' buffers: what people call 12 and 7 GiB, with room for the allocator
 PAIR_SECONDS = 22.0  # of work for each of two tasks, alone
 WHOLE_SECONDS = 6.0
@@ -50,27 +45,8 @@ WARM_UP = 200  # adds
 SOLO_SECONDS = 2.0
 BATCH_SECONDS = 0.01  # the part of a turn that may go uncounted
 PATIENCE = 2.0  # times what a test should take, until it is given up
+TURNS_PATIENCE = 600.0  # seconds for tasks in turns: a watch gives them up before
 GRACE = 10.0  # seconds beyond the budget that the last test may take
-
-Row = dict[str, Any]
-
-
-class DeclaredScheduler(Scheduler):
-    """A scheduler that takes the card for smaller than it is."""
-
-    def __init__(self, directory: Path, gib: float) -> None:
-        self._card_memory = str(int(gib * GIB))
-        super().__init__(directory)
-
-    def start(self) -> None:
-        self.env["NVSHARE_CARD_MEMORY"] = self._card_memory
-        super().start()
-
-    def status(self) -> dict[str, Any]:
-        """Without a process of its own: it is asked for often."""
-        with Connection(self.socket) as connection:
-            status: dict[str, Any] = connection.request("status")["status"]
-            return status
 
 
 @dataclass(frozen=True)
@@ -85,8 +61,8 @@ class Bench:
 class Stage:
     """One test's own scheduler and tasks. Each task has computed once, so that all its memory exists."""
 
-    scheduler: DeclaredScheduler
-    members: list[Worker]
+    scheduler: OwnScheduler
+    members: list[Task]
     gib: float
     declared: float
 
@@ -110,10 +86,10 @@ class Test:
         return mine == theirs
 
 
-def together(members: list[Worker], iterations: int) -> list[dict[str, Any]]:
+def together(members: list[Task], steps: int) -> list[dict[str, Any]]:
     for member in members:
-        member.send(do="run", iterations=iterations)
-    return [member.receive() for member in members]
+        member.send(do="run", steps=steps)
+    return [member.receive(TURNS_PATIENCE) for member in members]
 
 
 def account(switches: list[Switch], link: LinkSpeed) -> Row:
@@ -141,11 +117,11 @@ def account(switches: list[Switch], link: LinkSpeed) -> Row:
 def in_turns(bench: Bench, stage: Stage, seconds: float) -> tuple[Row, bool]:
     """The tasks do so many seconds of work each; what their turns cost, and whether all sums are right."""
     its = bench.solo[stage.gib]
-    iterations = int(seconds * its)
+    steps = int(seconds * its)
     with SwitchWatch(stage.scheduler.status) as watch:
-        answers = together(stage.members, iterations)
+        answers = together(stage.members, steps)
     right = all(answer["right"] for answer in answers)
-    ratio = max(answer["seconds"] for answer in answers) * its / iterations
+    ratio = max(answer["seconds"] for answer in answers) * its / steps
     return {"ratio": round(ratio, 4), "right": right, **account(watch.switches, bench.link)}, right
 
 
@@ -166,7 +142,7 @@ def pair(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
 
 def whole(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
     """Two tasks that each take the whole declared card: all of it changes places."""
-    stage.scheduler.ctl("-T", "2")
+    stage.scheduler.set_quantum(2)
     row, right = in_turns(bench, stage, WHOLE_SECONDS)
     ok = right and row["switches"] > 0 and row["stall_ratio"] <= 1.3
     yield {"test": "whole 12 GiB sets change places", **row, "ok": ok}
@@ -180,8 +156,10 @@ def three(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
         began = time.monotonic()
         for member in stage.members:
             member.send(do="work", until=began + THREE_SECONDS, batch=batch)
-        answers = [member.receive() for member in stage.members]
-    speeds = [answer["done"] / THREE_SECONDS / its for answer in answers]
+        answers = [member.receive(TURNS_PATIENCE) for member in stage.members]
+    speeds = [
+        Track(answer["times"], answer["counts"]).done(began + THREE_SECONDS) / THREE_SECONDS / its for answer in answers
+    ]
     right = all(answer["right"] for answer in answers)
     yield {
         "test": "three 7 GiB tasks on 16 GiB",
@@ -193,9 +171,8 @@ def three(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
     }
 
 
-def _missing(scheduler: DeclaredScheduler, pid: int) -> int:
-    (client,) = [client for client in scheduler.status()["clients"] if client["pid"] == pid]
-    gpu = client["gpus"][0]
+def _missing(stage: Stage, task: Task) -> int:
+    gpu = stage.scheduler.attachment(task.pid)
     return int(gpu["allocated"] - gpu["resident"])
 
 
@@ -203,14 +180,13 @@ def wake(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
     """A task whose memory is on the host is asked to compute. Each has left the card once before it counts: what leaves
     for the first time may page-lock host memory."""
     for member in [*stage.members, *stage.members]:
-        member.ask(do="run", iterations=1)
-    pids = [member.ask(do="info")["pid"] for member in stage.members]
+        member.ask(do="run", steps=1)
     kernel = 1 / bench.solo[stage.gib]
     seconds, over, right, missing = [], [], True, 0
     for turn in range(WAKES):
-        sleeper = turn % 2
-        missing = _missing(stage.scheduler, pids[sleeper])
-        answer = stage.members[sleeper].ask(do="run", iterations=1)
+        sleeper = stage.members[turn % 2]
+        missing = _missing(stage, sleeper)
+        answer = sleeper.ask(do="run", steps=1)
         right = right and answer["right"] and missing > 0
         seconds.append(answer["seconds"] - kernel)
         over.append(seconds[-1] - 1.2 * bench.link.seconds(missing, missing))
@@ -235,7 +211,7 @@ def many(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
         while switches < MANY_SWITCHES and time.monotonic() < ends_at:
             for member in stage.members:
                 wrong += not member.ask(do="check")["right"]
-                wrong += not member.ask(do="run", iterations=1)["right"]
+                wrong += not member.ask(do="run", steps=1)["right"]
                 checks += 2
             switches = stage.scheduler.status()["counters"]["switches"] - before
     yield {
@@ -250,7 +226,7 @@ def many(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
 
 def unified(bench: Bench, stage: Stage, ends_at: float) -> Iterator[Row]:
     """The pair again with the unified-memory backend, in short turns: for comparison, it has no limit to keep."""
-    stage.scheduler.ctl("-T", "2")
+    stage.scheduler.set_quantum(2)
     row, right = in_turns(bench, stage, UNIFIED_SECONDS)
     yield {"test": "two 12 GiB tasks on 16 GiB, unified memory", **row, "ok": right and row["switches"] > 0}
 
@@ -266,73 +242,64 @@ TESTS: dict[str, Test] = {
 
 
 @dataclass
-class Cast:
-    """The processes of tests that need the same ones, started ahead of them."""
+class Group:
+    """Tests that need the same tasks on the same card, with these tasks."""
 
     names: list[str]
-    directory: Path
-    workers: list[Worker] = field(default_factory=list)
+    scheduler: OwnScheduler
+    members: list[Task] = field(default_factory=list)
 
     @property
     def test(self) -> Test:
         """Any of them: they differ in what is measured only."""
         return TESTS[self.names[0]]
 
-    def enter(self) -> None:
-        """Start them; they touch CUDA only when told to, and the scheduler is there by then."""
-        env = {
-            "LD_PRELOAD": str(native.interposer()),
-            "NVSHARE_SOCK": str(self.directory / "scheduler.sock"),
-            **self.test.variables,
-        }
-        self.workers = [Worker(env) for _ in range(self.test.tasks)]
+    def begin(self) -> None:
+        """Start the tasks. They touch the card when they are told to, and the scheduler is there by then."""
+        self.members = [Task(self.scheduler, self.test.variables) for _ in range(self.test.tasks)]
 
-    def leave(self) -> None:
-        for worker in self.workers:
-            with contextlib.suppress(OSError, ValueError):  # it has ended already
-                worker.send(do="quit")  # all of them before the first is waited for
-        for worker in self.workers:
-            worker.stop()
-        self.workers = []
+    def end(self) -> None:
+        with ending(self.members):
+            self.members = []
 
     @contextlib.contextmanager
     def stage(self) -> Iterator[Stage]:
         test = self.test
-        scheduler = DeclaredScheduler(self.directory, test.declared)
-        try:
-            if not self.workers:
-                self.enter()
-            for worker in self.workers:
-                if not worker.ask(do="prepare", workload="add", gib=test.gib)["right"]:
-                    raise RuntimeError("the first sums are wrong")
-            clients = len(scheduler.status()["clients"])
-            if clients != test.tasks:
-                raise RuntimeError(f"{clients} of {test.tasks} tasks are known to the scheduler")
-            yield Stage(scheduler, self.workers, test.gib, test.declared)
-        finally:
-            self.leave()
-            scheduler.stop()
+        with self.scheduler:
+            try:
+                if not self.members:
+                    self.begin()
+                for member in self.members:
+                    member.ask(do="prepare", steps=ADD, bytes=int(test.gib * GIB))
+                    if not member.ask(do="run", steps=3)["right"]:
+                        raise RuntimeError("the first sums are wrong")
+                clients = len(self.scheduler.status()["clients"])
+                if clients != test.tasks:
+                    raise RuntimeError(f"{clients} of {test.tasks} tasks are known to the scheduler")
+                yield Stage(self.scheduler, self.members, test.gib, test.declared)
+            finally:
+                self.end()
 
 
-def casts_of(names: list[str], directory: Path) -> list[Cast]:
+def grouped(names: list[str], directory: Path) -> list[Group]:
     """In the order of the first test of each."""
-    casts: list[Cast] = []
+    groups: list[Group] = []
     for name in names:
-        for cast in casts:
-            if cast.test.same_tasks(TESTS[name]):
-                cast.names.append(name)
+        for group in groups:
+            if group.test.same_tasks(TESTS[name]):
+                group.names.append(name)
                 break
         else:
-            casts.append(Cast([name], directory / name))
-    return casts
+            groups.append(Group([name], OwnScheduler(directory / name, TESTS[name].declared)))
+    return groups
 
 
 class Watch:
     """Kills the tasks of a test that hangs, so that the others get their time; ``story`` is what the scheduler said of
     them then."""
 
-    def __init__(self, cast: Cast) -> None:
-        self._cast = cast
+    def __init__(self, group: Group) -> None:
+        self._group = group
         self._timer: threading.Timer | None = None
         self.story: list[str] = []
 
@@ -347,63 +314,30 @@ class Watch:
             self._timer.cancel()
 
     def _give_up(self, seconds: float) -> None:
-        with contextlib.suppress(Exception), Connection(self._cast.directory / "scheduler.sock") as connection:
-            self.story.append(json.dumps(connection.request("status")["status"]))
-        self.story.insert(0, f"given up after {seconds:.0f} s")
-        for worker in self._cast.workers:
-            worker.process.kill()
+        self.story.append(f"given up after {seconds:.0f} s")
+        with contextlib.suppress(Exception):
+            self.story.append(json.dumps(self._group.scheduler.status()))
+        for member in self._group.members:
+            member.kill()
 
 
-def solo_speeds(native_worker: Worker) -> dict[float, float]:
+def solo_speeds(alone: Task) -> dict[float, float]:
     """Adds per second of a native process, alone."""
     speeds = {}
     for gib in (LARGE, SMALL):
-        native_worker.ask(do="prepare", workload="add", gib=gib)
-        its = native_worker.ask(do="run", iterations=WARM_UP)["its"]
-        speeds[gib] = float(native_worker.ask(do="run", iterations=int(SOLO_SECONDS * its))["its"])
+        alone.ask(do="prepare", steps=ADD, bytes=int(gib * GIB))
+        speeds[gib] = alone.speed(int(SOLO_SECONDS * alone.speed(WARM_UP)))
     return speeds
 
 
-class Report:
-    """Rows as they come: printed, and written with all before them."""
-
-    def __init__(self, path: Path | None, directory: Path, about: dict[str, Any]) -> None:
-        self._path = path
-        self._directory = directory
-        self._result: dict[str, Any] = about
-        self._began = time.monotonic()
-        self.rows: list[Row] = []
-
-    def tell(self, **facts: Any) -> None:
-        """Something that belongs to all rows."""
-        self._result |= facts
-        print(f"[{self.elapsed:5.0f} s] {facts}", flush=True)
-
-    def add(self, row: Row) -> None:
-        self.rows.append(row)
-        details = ", ".join(f"{key} {value}" for key, value in row.items() if key not in {"test", "ok"})
-        print(f"[{self.elapsed:5.0f} s] {'ok  ' if row['ok'] else 'FAIL'} {row['test']}: {details}", flush=True)
-        if self._path is not None:
-            self._path.write_text(json.dumps({**self._result, "rows": self.rows, "logs": self._logs()}, indent=1))
-
-    @property
-    def elapsed(self) -> float:
-        return time.monotonic() - self._began
-
-    def _logs(self) -> dict[str, list[str]]:
-        """The last lines of each scheduler, by test."""
-        paths = sorted(self._directory.glob("*/scheduler.log"))
-        return {path.parent.name: path.read_text().splitlines()[-80:] for path in paths}
-
-
-def run(cast: Cast, bench: Bench, budget: float, report: Report) -> None:
+def run(group: Group, bench: Bench, budget: float, report: Report) -> None:
     """Its tests, as far as the time goes; whatever happens in one, the next one can be run."""
-    todo = list(cast.names)
+    todo = list(group.names)
     while todo:
-        watch = Watch(cast)
+        watch = Watch(group)
         try:
             watch.until(budget - report.elapsed + GRACE)
-            with cast.stage() as stage:
+            with group.stage() as stage:
                 while todo:
                     left = budget - report.elapsed
                     test, name = TESTS[todo[0]], todo[0]
@@ -416,48 +350,34 @@ def run(cast: Cast, bench: Bench, budget: float, report: Report) -> None:
                         report.add({"test": name, "error": f"skipped: {left:.0f} s are left", "ok": False})
                     todo.pop(0)
         except Exception as error:  # of one test; those after it are worth as much
-            name = todo.pop(0) if todo else f"the end of {cast.names[-1]}"
+            name = todo.pop(0) if todo else f"the end of {group.names[-1]}"
             report.add({"test": name, "error": "\n".join([*watch.story, f"{error!r}"])[-6000:], "ok": False})
         finally:
             watch.end()
 
 
-def chosen(text: str) -> list[str]:
-    names = text.split(",")
-    unknown = [name for name in names if name not in TESTS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"no test {', '.join(unknown)}: there are {', '.join(TESTS)}")
-    return names
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=chosen, default=list(TESTS), help="which tests, comma separated (default: all)")
+    parser = options(__doc__, TESTS)
     parser.add_argument("--budget", type=float, default=215.0, help="seconds for everything (default: 215)")
-    parser.add_argument("--json", type=Path, help="write the results here")
     arguments = parser.parse_args()
+    build_native()
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
-        report = Report(arguments.json, Path(directory), conditions(source_of_cards()))
-        alone = Worker({})
-        stack.callback(alone.stop)
-        subprocess.run(["make", "-C", str(ROOT), "native"], check=True, stdout=subprocess.DEVNULL)
-        casts = casts_of(arguments.only, Path(directory))
-        for cast in casts:
-            cast.directory.mkdir()
-            stack.callback(cast.leave)
-            cast.enter()
-        for worker in [alone, *(worker for cast in casts for worker in cast.workers)]:
-            worker.ask(do="info")  # it has imported all it needs, and will not disturb what is measured
-        solo = solo_speeds(alone)
-        alone.stop()
+        report = Report(arguments.json, Path(directory))
+        groups = grouped(arguments.only, Path(directory))
+        with Task(None) as alone:
+            for group in groups:
+                stack.callback(group.end)
+                group.begin()
+            for task in [alone, *(member for group in groups for member in group.members)]:
+                task.ask(do="info")  # it has imported all it needs, and will not disturb what is measured
+            solo = solo_speeds(alone)
         report.tell(solo_its={f"{gib} GiB": round(its, 1) for gib, its in solo.items()})
-        link = measure_link({**os.environ, "PYTHONPATH": str(ROOT / "src")})
+        link = measure_link(plain_environment())
         ways = ("h2d", "d2h", "duplex_h2d", "duplex_d2h")
         report.tell(link_gb_per_s={way: round(getattr(link, way) / 1e9, 1) for way in ways})
-        bench = Bench(link, solo)
-        for cast in casts:
-            run(cast, bench, arguments.budget, report)
-    return 0 if report.rows and all(row["ok"] for row in report.rows) else 1
+        for group in groups:
+            run(group, Bench(link, solo), arguments.budget, report)
+    return 0 if report.ok else 1
 
 
 if __name__ == "__main__":

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cast import GIB, LINKED, DeclaredScheduler, Failed, Worker, nvml_bytes, scheduler, workers
+from nvshare.bench.gpu.frameworks.tasks import LINKED, LONG, Task, nvml_bytes, tasks
+from nvshare.bench.gpu.report import Row
+from nvshare.bench.gpu.scheduler import GIB, OwnScheduler
+from nvshare.bench.worker import WorkerFailed
 
 DECLARED = 4.0  # GiB
 MEMORY = 2.5  # GiB of the task, and of its neighbour; what JAX takes follows from the card
@@ -22,53 +25,53 @@ SETTLED = 2 << 20  # bytes that accounting may differ by
 DIGESTED = ("torch-train", "jax")  # results that must be those of a native run, bit for bit
 
 
-def switching(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]]:
+def switching(names: list[str], build: Path, rounds: int) -> Iterator[Row]:
     """One row for each framework. The next one's process is started while one is measured: importing takes longer. The
     neighbour stays, unless something went wrong beside it."""
-    with scheduler(build / "switching", DECLARED) as small, contextlib.ExitStack() as stack:
-        small.ctl("-T", "5")
-        waiting: list[tuple[Worker, Worker | None]] = []
+    with OwnScheduler(build / "switching", DECLARED) as small, contextlib.ExitStack() as stack:
+        small.set_quantum(5)
+        waiting: list[tuple[Task, Task | None]] = []
         todo = list(names)
-        rival: Worker | None = None
+        rival: Task | None = None
         while todo or waiting:
             while todo and len(waiting) < AHEAD:
                 waiting.append(_start(todo.pop(0), build, small))
                 for each in waiting[-1]:
                     if each is not None:
-                        stack.callback(each.stop)
+                        stack.callback(each.close)
             worker, native = waiting.pop(0)
-            with workers(worker):
+            with tasks(worker):
                 try:
                     if rival is None:
-                        rival = Worker(LINKED, build, small)
-                        stack.callback(rival.stop)
+                        rival = Task(LINKED, build, small)
+                        stack.callback(rival.close)
                         rival.ask("prepare", MEMORY)
                     row = _row(worker, native, rival, small)
-                except Failed as failure:
-                    row = {"test": f"switching {worker.name}", "error": str(failure), "ok": False}
+                except WorkerFailed as failure:
+                    row = {"test": f"switching {worker.framework}", "error": str(failure), "ok": False}
             if native is not None:
-                native.stop()
+                native.close()
             if not row["ok"] and rival is not None:
-                rival.stop()
+                rival.close()
                 rival = None
             yield row
 
 
-def _start(name: str, build: Path, small: DeclaredScheduler) -> tuple[Worker, Worker | None]:
-    return Worker(name, build, small), Worker(name, build, None) if name in DIGESTED else None
+def _start(name: str, build: Path, small: OwnScheduler) -> tuple[Task, Task | None]:
+    return Task(name, build, small), Task(name, build, None) if name in DIGESTED else None
 
 
-def _row(worker: Worker, native: Worker | None, rival: Worker, small: DeclaredScheduler) -> dict[str, Any]:
+def _row(worker: Task, native: Task | None, rival: Task, small: OwnScheduler) -> Row:
     about = worker.ask("info")
     pid = about["pid"]
     accounted = _accounting(worker, small, pid)
     count = _steps_for(worker, STEP_SECONDS)
     rival_count = _steps_for(rival, STEP_SECONDS)
-    swapped = small.place(pid)["swapped_in"]
+    swapped = small.attachment(pid)["swapped_in"]
     wrong = outs = 0
     for turn in range(SWITCHES):
         rival.ask("steps", rival_count)
-        place = small.place(pid)
+        place = small.attachment(pid)
         outs += place["resident"] < place["allocated"]
         worker.ask("steps", count)
         if turn % 6 == 5:
@@ -77,10 +80,10 @@ def _row(worker: Worker, native: Worker | None, rival: Worker, small: DeclaredSc
     last = worker.ask("check")
     wrong += not last["right"]
     neighbour_right = rival.ask("check")["right"]
-    swapped = small.place(pid)["swapped_in"] - swapped
+    swapped = small.attachment(pid)["swapped_in"] - swapped
     same = _same_as_native(native, last) if native is not None else None
     return {
-        "test": f"switching {worker.name}",
+        "test": f"switching {worker.framework}",
         "version": about["version"],
         "switched_out": outs,
         "swapped_in_gib": round(swapped / GIB, 2),
@@ -99,42 +102,42 @@ def _row(worker: Worker, native: Worker | None, rival: Worker, small: DeclaredSc
     }
 
 
-def _steps_for(worker: Worker, seconds: float) -> int:
+def _steps_for(worker: Task, seconds: float) -> int:
     worker.ask("steps", 2)
     worker.ask("steps", 4)
     return max(1, int(seconds / (worker.ask("steps", 4)["seconds"] / 4)))
 
 
-def _accounting(worker: Worker, small: DeclaredScheduler, pid: int) -> dict[str, Any]:
+def _accounting(worker: Task, small: OwnScheduler, pid: int) -> Row:
     """The process grows; what NVML sees of it must grow by what the scheduler counts. What the two differ by is the
     context with its modules and libraries, all of them loaded by the first steps."""
     beyond = []
     for gib in (FIRST, MEMORY):
-        worker.ask("prepare", gib, within=240)
+        worker.ask("prepare", gib, within=LONG)
         worker.ask("steps", 2)
         worker.ask("check")
         worker.ask("steps", 2)
         beyond.append(_beyond(small, pid))
     return {
-        "allocated_gib": round(small.place(pid)["allocated"] / GIB, 3),
+        "allocated_gib": round(small.attachment(pid)["allocated"] / GIB, 3),
         "context_mib": beyond[1] >> 20,
         "accounting_off_bytes": abs(beyond[1] - beyond[0]),
     }
 
 
-def _beyond(small: DeclaredScheduler, pid: int) -> int:
+def _beyond(small: OwnScheduler, pid: int) -> int:
     """What NVML sees beyond what is counted, once nothing moves any more."""
     for _ in range(100):
-        before = small.place(pid)["resident"]
+        before = small.attachment(pid)["resident"]
         seen = nvml_bytes(pid)
-        after = small.place(pid)
+        after = small.attachment(pid)
         if before == after["resident"] == after["allocated"]:
-            return seen - before
+            return int(seen - before)
         time.sleep(0.02)
-    raise Failed(f"process {pid} does not come to rest: {after}")
+    raise WorkerFailed(f"process {pid} does not come to rest: {after}")
 
 
-def _gated(worker: Worker, rival: Worker, rival_count: int) -> dict[str, Any]:
+def _gated(worker: Task, rival: Task, rival_count: int) -> Row:
     """The neighbour computes without a pause; a step asked for meanwhile must not end before that."""
     worker.ask("steps", 1)
     held, waits = True, []
@@ -149,9 +152,9 @@ def _gated(worker: Worker, rival: Worker, rival_count: int) -> dict[str, Any]:
     return {"held_back": held, "held_back_s": waits}
 
 
-def _same_as_native(native: Worker, last: dict[str, Any]) -> bool:
+def _same_as_native(native: Task, last: dict[str, Any]) -> bool:
     """The same steps, natively."""
-    native.ask("prepare", FIRST, within=240)
+    native.ask("prepare", FIRST, within=LONG)
     native.ask("steps", last["steps"])
     said = native.ask("check")
     return bool(said["steps"] == last["steps"] and said["digest"] == last["digest"])

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from cast import GIB, LINKED, DeclaredScheduler, Failed, Worker, nvml_bytes, scheduler, workers
-from worker import PIECE, SHARING
+from nvshare.bench.gpu.frameworks.tasks import LINKED, LONG, Task, nvml_bytes, tasks
+from nvshare.bench.gpu.frameworks.worker import PIECE, SHARING
+from nvshare.bench.gpu.report import Row
+from nvshare.bench.gpu.scheduler import GIB, OwnScheduler
+from nvshare.bench.worker import WorkerFailed
 
 DECLARED = 4.0  # GiB
 MEMORY = 1.5  # GiB of each of the two, a quarter of which they share
@@ -16,23 +18,23 @@ NEIGHBOUR = 3.25  # GiB: what it leaves is enough for neither of the two
 SWITCHES = 24
 
 
-def ipc(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]]:
+def ipc(names: list[str], build: Path, rounds: int) -> Iterator[Row]:
     """One row for each way to send it."""
-    with scheduler(build / "ipc", DECLARED) as small:
-        small.ctl("-T", "5")
+    with OwnScheduler(build / "ipc", DECLARED) as small:
+        small.set_quantum(5)
         for name in SHARING:
             if name.removesuffix("-sharing") not in names:
                 continue
-            with workers(Worker(LINKED, build, small), Worker(name, build, small)) as (rival, pair):
+            with tasks(Task(LINKED, build, small), Task(name, build, small)) as (rival, pair):
                 try:
                     rival.ask("prepare", NEIGHBOUR)
                     yield _row(pair, rival, small)
-                except Failed as failure:
+                except WorkerFailed as failure:
                     yield {"test": f"ipc {name}", "error": str(failure), "ok": False}
 
 
-def _row(pair: Worker, rival: Worker, small: DeclaredScheduler) -> dict[str, Any]:
-    pair.ask("prepare", MEMORY, within=240)
+def _row(pair: Task, rival: Task, small: OwnScheduler) -> Row:
+    pair.ask("prepare", MEMORY, within=LONG)
     about = pair.ask("info")
     pids = (about["pid"], about["other_pid"])
     pair.ask("steps", 2)
@@ -41,7 +43,7 @@ def _row(pair: Worker, rival: Worker, small: DeclaredScheduler) -> dict[str, Any
     for turn in range(SWITCHES):
         rival.ask("steps", 2)
         for index, pid in enumerate(pids):
-            place = small.place(pid)
+            place = small.attachment(pid)
             outs[index] += place["resident"] < place["allocated"]
         pair.ask("steps", 2)
         if turn % 6 == 5:
@@ -49,15 +51,15 @@ def _row(pair: Worker, rival: Worker, small: DeclaredScheduler) -> dict[str, Any
     neighbour_right = rival.ask("check")["right"]
     wrong += not pair.ask("check")["right"]
     swapped = [after - was for after, was in zip(_swapped_in(small, pids), before, strict=True)]
-    owner, other = (small.place(pid) for pid in pids)
+    owner, other = (small.attachment(pid) for pid in pids)
     return {
-        "test": f"ipc {pair.name}",
+        "test": f"ipc {pair.framework}",
         "version": about["version"],
         "switched_out": min(outs),
         "swapped_in_gib": round(sum(swapped) / GIB, 2),
         "swapped_in_gib_each": [round(each / GIB, 2) for each in swapped],
         "pinned_mib": [owner["pinned"] >> 20, other["pinned"] >> 20],
-        "nvml_beyond_mib": [(nvml_bytes(pid) - small.place(pid)["resident"]) >> 20 for pid in pids],
+        "nvml_beyond_mib": [(nvml_bytes(pid) - small.attachment(pid)["resident"]) >> 20 for pid in pids],
         "wrong": wrong,
         "neighbour_right": neighbour_right,
         "ok": min(outs) >= 20
@@ -69,5 +71,5 @@ def _row(pair: Worker, rival: Worker, small: DeclaredScheduler) -> dict[str, Any
     }
 
 
-def _swapped_in(small: DeclaredScheduler, pids: tuple[int, int]) -> list[int]:
-    return [small.place(pid)["swapped_in"] for pid in pids]
+def _swapped_in(small: OwnScheduler, pids: tuple[int, int]) -> list[int]:
+    return [small.attachment(pid)["swapped_in"] for pid in pids]

@@ -1,6 +1,6 @@
 """Facts about a real driver that the interposer relies on. Run it natively on a new driver before trusting it.
 
-    python benchmarks/gpu/driver_facts.py [--json FILE]
+    python -m nvshare.bench.gpu.driver_facts [--json FILE]
 
 Uses under 1 GiB of plain and virtual-memory-API memory; changes no settings.
 """
@@ -20,8 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nvshare.bench.gpu.scheduler import TREE
+
 cuda = c.CDLL("libcuda.so.1")
-HOOKS = Path(__file__).resolve().parents[2] / "native" / "include" / "hooks.def"
+HOOKS = TREE / "native" / "include" / "hooks.def"
 MIB = 1 << 20
 DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 

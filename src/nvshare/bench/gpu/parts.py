@@ -7,8 +7,10 @@ Criteria are not repeated here: a row says by its ``ok`` whether it is as promis
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,22 +20,18 @@ from typing import Any
 from nvshare.bench.compute.bench import scene_seconds
 from nvshare.bench.compute.kinds import BURSTY, IRREGULAR
 from nvshare.bench.compute.scenarios import ALONE, BESIDE, BUSY_NEIGHBOURS, MIXES, TOGETHER, title
+from nvshare.bench.gpu.frameworks.quota import QUOTED
+from nvshare.bench.gpu.frameworks.tasks import FRAMEWORKS, LINKED
+from nvshare.bench.gpu.frameworks.worker import SHARING
+from nvshare.bench.gpu.launching import WORKERS
+from nvshare.bench.gpu.report import Row
+from nvshare.client.spawn import LOG_NAME
 from nvshare.gpu import sim
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-Row = dict[str, Any]
-
-FRAMEWORKS = (
-    *("torch", "torch-compile", "torch-graph", "torch-expandable", "torch-async", "torch-loader-fork"),
-    *("torch-loader-spawn", "torch-train", "jax", "cupy", "numba", "triton", "bindings", "c-linked"),
-)
-SIMULATED_FRAMEWORKS = ("c-linked",)  # needs nothing but a driver
-QUOTED = ("torch", "jax", "cupy")
-SENDERS = ("torch", "bindings")
+SIMULATED_FRAMEWORKS = (LINKED,)  # needs nothing but a driver
 CHECKS = 9  # of nvshare verify
-POOL = 4  # workers, of which each is a row, for each of two workloads
 _BEGIN = 20.0  # seconds until the processes of a part of bench compute are ready, and until they are gone
+_LOG_LINES = 200
 _ERROR = 90  # characters of what went wrong
 
 
@@ -79,21 +77,22 @@ class Line:
 
 
 @contextlib.contextmanager
-def nowhere() -> Iterator[dict[str, str]]:
+def nowhere(file: Path) -> Iterator[dict[str, str]]:
     """The part finds its own card."""
     yield {}
 
 
 @dataclass(frozen=True)
 class Part:
-    """``place`` gives the variables of what it runs on. ``seconds``: what it takes; it is ended after ``limit``."""
+    """``command`` writes the rows to a file. ``place`` gives the variables of what it runs on, and may add to the file
+    afterwards. ``seconds``: what it takes; it is ended after ``limit``."""
 
     name: str
     about: str
     seconds: float
     command: Callable[[Path], Sequence[object]]
     lines: Sequence[Line]
-    place: Callable[[], AbstractContextManager[dict[str, str]]] = field(default=nowhere)
+    place: Callable[[Path], AbstractContextManager[dict[str, str]]] = field(default=nowhere)
 
     @property
     def limit(self) -> float:
@@ -228,12 +227,12 @@ def memory(simulated: bool) -> list[Line]:
         *(
             Line(
                 "4.1",
-                f"memory sent by {name} to another process",
+                f"memory sent by {name.removesuffix('-sharing')} to another process",
                 ">= 20 switches of both, 0 wrong",
-                named(f"ipc {name}-sharing"),
+                named(f"ipc {name}"),
                 shown("switched_out", "swapped_in_gib", "pinned_mib", "nvml_beyond_mib", "wrong"),
             )
-            for name in SENDERS
+            for name in SHARING
         ),
     ]
 
@@ -304,17 +303,17 @@ def pairs() -> list[Line]:
     ]
 
 
+def _step(alone: bool) -> Line:
+    return Line(
+        "5.4",
+        f"quota changes, {'add alone' if alone else 'matmul beside add'}",
+        "shown within 300 ms",
+        of_compute("change", lambda what: "quota changes" in what and ("alone" in what) == alone),
+        lambda rows: f"{rows[0]['figures']['shown_after_ms']} ms",
+    )
+
+
 def change() -> list[Line]:
-    steps = [
-        Line(
-            "5.4",
-            f"quota changes, {'add alone' if alone else 'matmul beside add'}",
-            "shown within 300 ms",
-            of_compute("change", lambda what, alone=alone: "quota changes" in what and ("alone" in what) == alone),
-            lambda rows: f"{rows[0]['figures']['shown_after_ms']} ms",
-        )
-        for alone in (True, False)
-    ]
     storm = Line(
         "5.4",
         "200 random changes in 60 s, four tasks",
@@ -322,7 +321,7 @@ def change() -> list[Line]:
         of_compute("change", lambda what: "random changes" in what),
         lambda rows: "above by {most_above_points} points, pauses {longest_pauses_ms} ms".format(**rows[0]["figures"]),
     )
-    return [*steps, storm]
+    return [_step(alone=True), _step(alone=False), storm]
 
 
 def _free(what: str, all_ways: bool) -> Callable[[Row], bool]:
@@ -390,11 +389,11 @@ IN_A_POOL = [
     *(
         Line(
             "6.4",
-            f"GpuPool of {POOL} at 20 %, {kind}",
+            f"GpuPool of {WORKERS} at 20 %, {kind}",
             "right, within 2 points",
-            beginning(f"pool of {POOL}, {kind}, worker"),
+            beginning(f"pool of {WORKERS}, {kind}, worker"),
             lambda rows: f"{[row['delivered'] for row in rows]}, right {all(row['right'] for row in rows)}",
-            count=POOL,
+            count=WORKERS,
         )
         for kind in ("add", "matmul")
     ),
@@ -434,15 +433,30 @@ def verify() -> list[Line]:
 # --- parts
 
 
-def _script(*words: object) -> Callable[[Path], list[object]]:
-    return lambda path: [sys.executable, *words, "--json", path]
+def _python(*words: object) -> Callable[[Path], list[object]]:
+    return lambda path: [sys.executable, "-m", *words, "--json", path]
 
 
-def _bench(seconds: float, simulated: bool, *names: str) -> Callable[[Path], list[object]]:
-    if not simulated:
-        return _script(HERE / "compute.py", "--only", ",".join(names), "--seconds", seconds)
-    module = ("-m", "nvshare", "bench", "compute", "--sim", "H200")
-    return _script(*module, "--only", ",".join(names), "--seconds", seconds)
+def _gpu(module: str, *words: object) -> Callable[[Path], list[object]]:
+    return _python(f"nvshare.bench.gpu.{module}", *words)
+
+
+def _compute(seconds: float, simulated: bool, *names: str) -> Callable[[Path], list[object]]:
+    where = ("--sim", "H200") if simulated else ("--real",)
+    return _python("nvshare", "bench", "compute", *where, "--only", ",".join(names), "--seconds", seconds)
+
+
+@contextlib.contextmanager
+def own_scheduler(file: Path) -> Iterator[dict[str, str]]:
+    """The part starts a scheduler on a socket of ours; what that said last is kept beside the rows."""
+    with tempfile.TemporaryDirectory(prefix="nvs-") as directory:
+        socket = Path(directory) / "scheduler.sock"
+        yield {"NVSHARE_SOCK": str(socket)}
+        log = socket.with_name(LOG_NAME)
+        if file.exists() and log.exists():
+            content = json.loads(file.read_text())
+            content["scheduler_log"] = log.read_text().splitlines()[-_LOG_LINES:]
+            file.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def _scenes(seconds: float, simulated: bool, *names: str) -> float:
@@ -450,88 +464,88 @@ def _scenes(seconds: float, simulated: bool, *names: str) -> float:
 
 
 @contextlib.contextmanager
-def simulated_card() -> Iterator[dict[str, str]]:
-    """A simulated node for scripts that take what the environment names."""
-    node = sim.up("1xA100-40G", name=f"campaign-{os.getpid()}")
-    try:
+def simulated_card(file: Path) -> Iterator[dict[str, str]]:
+    """A simulated node for programs that take what the environment names."""
+    with sim.held("1xA100-40G", 1.0, f"campaign-{os.getpid()}") as node:
         yield {**node.env(), "NVSHARE_HOST_MEMORY": "1TiB"}
-    finally:
-        sim.down(node.name)
 
 
 def parts_for(simulated: bool, seconds: float = 8.0) -> list[Part]:
     """In the order of their weight. ``seconds``: of a measured window."""
     begin = 8.0 if simulated else _BEGIN
+    place = nowhere if simulated else own_scheduler
     compute = [
         Part(
             "quotas",
             "each workload alone at its quotas",
             _scenes(seconds, simulated, "quotas") + begin,
-            _bench(seconds, simulated, "quotas"),
+            _compute(seconds, simulated, "quotas"),
             quotas(),
+            place,
         ),
         Part(
             "pairs",
             "quotas of two, three and four; changes",
             _scenes(seconds, simulated, "pairs", "change") + begin,
-            _bench(seconds, simulated, "pairs", "change"),
+            _compute(seconds, simulated, "pairs", "change"),
             [*pairs(), *change()],
+            place,
         ),
         Part(
             "free",
             "without quotas; mostly idle and interactive tasks",
             _scenes(seconds, simulated, "free", "idle") + 2 * begin,
-            _bench(seconds, simulated, "free", "idle"),
+            _compute(seconds, simulated, "free", "idle"),
             [*free(), *idle()],
+            place,
         ),
     ]
     return [*compute, *(_simulated_others() if simulated else _real_others())]
 
 
 def _real_others() -> list[Part]:
-    frameworks = HERE / "frameworks"
     return [
         Part(
             "swap",
             "tasks that do not fit, against the link",
             155,
-            _script(HERE / "swap.py"),
+            _gpu("swap"),
             SWAP,
         ),
         Part(
             "switching",
             "every framework in turns; quotas, drift, ranks, IPC",
             175,
-            _script(frameworks, "--only", "switching,drift,quota,ranks,ipc"),
+            _gpu("frameworks", "--only", "switching,drift,quota,ranks,ipc"),
             [*switching(FRAMEWORKS), *memory(simulated=False)],
         ),
         Part(
             "alone",
             "every framework alone, and a launch",
             140,
-            _script(frameworks, "--only", "launches,alone"),
+            _gpu("frameworks", "--only", "launches,alone"),
             alone(FRAMEWORKS),
         ),
         Part(
             "stress",
             "the stress test by both names",
             80,
-            _script(HERE / "workers.py", "--only", "allocation,stress"),
+            _gpu("launching", "--only", "allocation,stress"),
             STRESS,
         ),
-        Part("pool", "workers at a quota each", 52, _script(HERE / "workers.py", "--only", "pool"), IN_A_POOL),
+        Part("pool", "workers at a quota each", 52, _gpu("launching", "--only", "pool"), IN_A_POOL),
         Part(
             "spine",
             "what it costs alone, two side by side",
             65,
-            _script(HERE / "spine.py", "--only", "alone,together"),
+            _gpu("overhead", "--only", "alone,together"),
             SPINE,
         ),
         Part(
             "verify",
             "the acceptance of a node, beside native and MPS",
             60,
-            _script("-m", "nvshare", "verify", "--compare"),
+            _python("nvshare", "verify", "--compare"),
             verify(),
         ),
     ]
@@ -544,7 +558,7 @@ def _simulated_others() -> list[Part]:
             "swap",
             "tasks that do not fit, against the link",
             150,
-            _script(HERE / "swap.py", "--only", "pair,wake,many,whole,three"),
+            _gpu("swap", "--only", "pair,wake,many,whole,three"),
             SWAP[:-1],
             simulated_card,
         ),
@@ -552,7 +566,7 @@ def _simulated_others() -> list[Part]:
             "spine",
             "what it costs alone, two side by side",
             60,
-            _script(HERE / "spine.py", "--only", "alone,together"),
+            _gpu("overhead", "--only", "alone,together"),
             SPINE,
             simulated_card,
         ),
@@ -560,7 +574,7 @@ def _simulated_others() -> list[Part]:
             "switching",
             "a C program in turns; drift",
             150,
-            _script(HERE / "frameworks", "--only", "switching,drift", *only),
+            _gpu("frameworks", "--only", "switching,drift", *only),
             [*switching(SIMULATED_FRAMEWORKS), *memory(simulated=True)],
             simulated_card,
         ),
@@ -568,7 +582,7 @@ def _simulated_others() -> list[Part]:
             "alone",
             "a C program alone, and a launch",
             60,
-            _script(HERE / "frameworks", "--only", "launches,alone", *only),
+            _gpu("frameworks", "--only", "launches,alone", *only),
             alone(SIMULATED_FRAMEWORKS),
             simulated_card,
         ),
@@ -576,21 +590,21 @@ def _simulated_others() -> list[Part]:
             "stress",
             "the stress test by both names",
             130,
-            _script(HERE / "workers.py", "--sim", "1xT4", "--only", "allocation,stress"),
+            _gpu("launching", "--sim", "1xT4", "--only", "allocation,stress"),
             STRESS,
         ),
         Part(
             "pool",
             "workers at a quota each",
             60,
-            _script(HERE / "workers.py", "--sim", "1xT4", "--only", "pool"),
+            _gpu("launching", "--sim", "1xT4", "--only", "pool"),
             IN_A_POOL,
         ),
         Part(
             "verify",
             "the acceptance of a node, beside native",
             75,
-            _script("-m", "nvshare", "verify", "--compare", "--sim", "2xT4"),
+            _python("nvshare", "verify", "--compare", "--sim", "2xT4"),
             verify(),
         ),
     ]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from cast import HERE, LINKED, Worker, scheduler, workers
+from nvshare.bench.gpu.frameworks.tasks import LINKED, Task, tasks
+from nvshare.bench.gpu.report import Row
+from nvshare.bench.gpu.scheduler import OwnScheduler
 
 ROUNDS = 200
 SIZE = 2
@@ -21,21 +21,20 @@ CARDS = {"all fits": 4.0, "one rank fits at a time": 1.25}  # GiB declared
 PATIENCE = 60.0
 
 
-def ranks(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]]:
+def ranks(names: list[str], build: Path, rounds: int) -> Iterator[Row]:
     for title, declared in CARDS.items():
-        with scheduler(build / f"ranks-{declared}", declared) as small:
+        with OwnScheduler(build / f"ranks-{declared}", declared) as small:
             yield {"test": f"two ranks beside a third task, {title}", **_job(small, build)}
 
 
-def _job(small: Any, build: Path) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as directory, workers(Worker(LINKED, build, small)) as (third,):
+def _job(small: OwnScheduler, build: Path) -> Row:
+    with tempfile.TemporaryDirectory() as directory, tasks(Task(LINKED, build, small)) as (third,):
         third.ask("prepare", GIB_EACH)
-        env = {**os.environ, **small.worker_env()}
         tail = (str(SIZE), f"{directory}/store", str(ROUNDS), str(GIB_EACH))
         pair = [
             subprocess.Popen(
-                [sys.executable, str(HERE / "rank.py"), str(rank), *tail],
-                env=env,
+                [sys.executable, str(Path(__file__).with_name("rank.py")), str(rank), *tail],
+                env=small.environment(),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,

@@ -15,7 +15,7 @@ _NAP = 0.01  # seconds
 LATE = 0.01  # seconds beyond it: no scheduler of the guest lets a thread wait that long for a core that is not crowded
 
 
-class Witness:
+class HiccupWatch:
     """Use as a context; ``seconds`` tells what was seen."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Witness:
         cores = sorted(os.sched_getaffinity(0))
         self._threads = [threading.Thread(target=self._watch, args=(core,), daemon=True) for core in cores]
 
-    def __enter__(self) -> Witness:
+    def __enter__(self) -> HiccupWatch:
         for thread in self._threads:
             thread.start()
         return self

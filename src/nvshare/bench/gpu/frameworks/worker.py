@@ -1,6 +1,6 @@
 """A process that uses the GPU through one framework and does what it is told, a line per command.
 
-    python worker.py NAME
+    python -m nvshare.bench.gpu.frameworks.worker NAME
 
 Commands on standard input, each answered by one line of JSON: ``info``, ``prepare GIB``, ``steps N``, ``check``,
 ``oom MIB``, ``quit``. The memory is made of pieces whose every element is counted up by one in each step, so that what
@@ -15,7 +15,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 MIB = 1 << 20
@@ -106,7 +105,8 @@ class Torch(Framework):
 
     def fill(self, mib: int) -> dict[str, Any]:
         torch = self.torch
-        held, error = [], ""
+        held: list[Any] = []
+        error = ""
         try:
             while len(held) * 64 < mib:
                 held.append(torch.empty((64 * MIB,), dtype=torch.uint8, device="cuda"))
@@ -177,7 +177,7 @@ class TorchLoader(Torch):
 
         if not hasattr(self, "batches"):
             loader: Any = DataLoader(
-                Ones(),  # type: ignore[arg-type]
+                Ones(),
                 batch_size=4,
                 num_workers=2,
                 multiprocessing_context=self.start,
@@ -281,7 +281,8 @@ class Jax(Framework):
 
     def fill(self, mib: int) -> dict[str, Any]:
         jnp = self.jnp
-        held, error = [], ""
+        held: list[Any] = []
+        error = ""
         try:
             while len(held) * 64 < mib:
                 held.append(jnp.zeros((64 * MIB,), dtype=jnp.uint8).block_until_ready())
@@ -318,7 +319,8 @@ class CuPy(Framework):
 
     def fill(self, mib: int) -> dict[str, Any]:
         cupy = self.cupy
-        held, error = [], ""
+        held: list[Any] = []
+        error = ""
         try:
             while len(held) * 64 < mib:
                 held.append(cupy.zeros((64 * MIB,), dtype=cupy.uint8))
@@ -337,7 +339,7 @@ class Numba(Framework):
         import numpy
 
         if not hasattr(numpy, "row_stack"):  # NumPy 2.4 has dropped the name that numba-cuda still asks for
-            numpy.row_stack = numpy.vstack  # type: ignore[attr-defined]
+            numpy.row_stack = numpy.vstack
         import numba_cuda
         from numba import cuda
 
@@ -371,7 +373,8 @@ class Triton(Torch):
     def __init__(self) -> None:
         super().__init__()
         import triton
-        from triton_kernel import count_up
+
+        from nvshare.bench.gpu.frameworks.triton_kernel import count_up
 
         self.version = f"Triton {triton.__version__}"
         self.up = count_up
@@ -594,7 +597,6 @@ def answer(framework: Framework, line: str) -> dict[str, Any] | None:
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a framework prints is no answer
-    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[3] / "src")]
     framework = {**FRAMEWORKS, **SHARING}[sys.argv[1]]()
     for line in sys.stdin:
         said = answer(framework, line)

@@ -7,13 +7,15 @@ some nothing that can be measured; what it might cost, it costs all three, and n
 from __future__ import annotations
 
 import contextlib
-import random
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from cast import LINKED, Failed, Worker, scheduler, workers
+from nvshare.bench.gpu.frameworks.tasks import LINKED, LONG, Task, tasks
+from nvshare.bench.gpu.report import Row
+from nvshare.bench.gpu.scheduler import OwnScheduler
+from nvshare.bench.worker import WorkerFailed
+from nvshare.bench.workloads.spec import seeded
 
 MEMORY = 1.0  # GiB
 SECONDS = 0.2  # of one measurement
@@ -31,23 +33,23 @@ def interval(values: list[float]) -> list[float]:
     return [round(ordered[margin], 4), round(ordered[-1 - margin], 4)]
 
 
-def alone(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]]:
+def alone(names: list[str], build: Path, rounds: int) -> Iterator[Row]:
     """All processes are started first and have imported what they need: doing so disturbs what is measured. The mean is
     over rows in which two native processes agree."""
     ratios: dict[str, float] = {}
-    with scheduler(build / "alone") as whole, contextlib.ExitStack() as stack:
-        trios = {name: [Worker(name, build, shared) for shared in (None, None, whole)] for name in names}
+    with OwnScheduler(build / "alone") as whole, contextlib.ExitStack() as stack:
+        trios = {name: [Task(name, build, shared) for shared in (None, None, whole)] for name in names}
         for trio in trios.values():
             for worker in trio:
-                stack.callback(worker.stop)
+                stack.callback(worker.close)
         for trio in trios.values():
             for worker in trio:
-                worker.ask("info", within=120)
+                worker.ask("info")
         for name, trio in trios.items():
-            with workers(*trio):
+            with tasks(*trio):
                 try:
                     row = _row(name, trio, rounds)
-                except Failed as failure:
+                except WorkerFailed as failure:
                     row = {"test": f"alone {name}", "error": str(failure), "ok": False}
             if "ratio" in row and row["native_interval"][1] - row["native_interval"][0] <= NOISE:
                 ratios[name] = row["ratio"]
@@ -63,12 +65,12 @@ def alone(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]
         }
 
 
-def _row(name: str, trio: list[Worker], rounds: int) -> dict[str, Any]:
+def _row(name: str, trio: list[Task], rounds: int) -> Row:
     native, second, shared = trio
     for worker in trio:
         worker.send("prepare", MEMORY)
     for worker in trio:
-        worker.receive(within=240)
+        worker.receive(within=LONG)
     for worker in trio:
         worker.ask("steps", 8)
         speed = 32 / worker.ask("steps", 32)["seconds"]
@@ -76,7 +78,7 @@ def _row(name: str, trio: list[Worker], rounds: int) -> dict[str, Any]:
     for worker in trio:
         worker.ask("steps", count)  # warm, all of them alike
     ratios: dict[str, list[float]] = {"nvshare": [], "native": []}
-    shuffle = random.Random(1)
+    shuffle = seeded(1)
     for _ in range(rounds):
         order = [("base", native), ("native", second), ("nvshare", shared)]
         shuffle.shuffle(order)
@@ -98,17 +100,17 @@ def _row(name: str, trio: list[Worker], rounds: int) -> dict[str, Any]:
     }
 
 
-def launches(names: list[str], build: Path, rounds: int) -> Iterator[dict[str, Any]]:
+def launches(names: list[str], build: Path, rounds: int) -> Iterator[Row]:
     """A loop of a million launches of an empty kernel, from C."""
     with (
-        scheduler(build / "launches") as whole,
-        workers(Worker(LINKED, build, None), Worker(LINKED, build, None), Worker(LINKED, build, whole)) as trio,
+        OwnScheduler(build / "launches") as whole,
+        tasks(Task(LINKED, build, None), Task(LINKED, build, None), Task(LINKED, build, whole)) as trio,
     ):
         for worker in trio:
             worker.ask("prepare", 0.1)
             worker.ask("launches", 4 * LAUNCHES)
         times: list[list[float]] = [[], [], []]
-        shuffle = random.Random(2)
+        shuffle = seeded(2)
         for _ in range(LAUNCH_ROUNDS):
             order = list(enumerate(trio))
             shuffle.shuffle(order)

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import select
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Any
 
 from nvshare.bench.compute.kinds import KINDS, LAUNCH
 from nvshare.bench.compute.track import Track
-from nvshare.bench.team import CLIENT_ID
+from nvshare.bench.worker import PATIENCE, Worker, WorkerFailed
 
 NATIVE, NVSHARE, MPS = "native", "nvshare", "mps"
-_PATIENCE = 120.0  # seconds for what has no known end: imports, memory, first kernels
 _LATE = 15.0  # seconds after the end of its work that a worker has to answer
+PROGRAM = ("-m", "nvshare.bench.compute.program")
 _CORES = 8  # from so many on a task may have one to itself
-_GRACE = 3.0  # seconds between asking a worker to end and making it
-
-
-class WorkerFailed(Exception):
-    """A worker ended, or did not answer in time; the text says what it said last."""
 
 
 @dataclass(frozen=True)
@@ -42,95 +31,10 @@ class Name:
         return f"{self.kind} {self.number + 1} ({self.how})"
 
 
-class Worker:
-    """One process and the line of commands to it."""
-
-    def __init__(
-        self, name: Name, kit: str, environment: Mapping[str, str], program: str = "nvshare.bench.compute.worker"
-    ) -> None:
-        self.name = name
-        self.info: dict[str, Any] = {}
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", program, kit],
-            env=dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-        )
-        self._pending = b""
-
-    @property
-    def client(self) -> str | None:
-        """Its id at the scheduler, once it has told; its process number may be another one there."""
-        found = CLIENT_ID.findall(self._said())
-        return found[-1] if found else None
-
-    def send(self, **command: Any) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(command).encode() + b"\n")
-            self._process.stdin.flush()
-        except OSError:
-            raise self._failure("ended") from None
-
-    def receive(self, seconds: float = _PATIENCE) -> dict[str, Any]:
-        """The next answer; ``WorkerFailed`` when there is none within so many seconds."""
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + seconds
-        pieces = [self._pending]
-        while b"\n" not in pieces[-1]:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
-                raise self._failure(f"did not answer within {seconds:.0f} s")
-            piece = self._process.stdout.read1(1 << 20)  # type: ignore[attr-defined]
-            if not piece:
-                raise self._failure("ended")
-            pieces.append(piece)
-        line, _, self._pending = b"".join(pieces).partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def ask(self, patience: float = _PATIENCE, **command: Any) -> dict[str, Any]:
-        self.send(**command)
-        return self.receive(patience)
-
-    def kill(self) -> None:
-        """SIGKILL, in the middle of whatever it does; ``close`` waits for its end."""
-        self._process.kill()
-
-    def dismiss(self) -> None:
-        """Tell it to end; ``close`` waits for that."""
-        with contextlib.suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-
-    def close(self) -> None:
-        try:
-            self._process.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._errors.close()
-
-    def _said(self) -> str:
-        """On standard error, read without moving the place where it writes."""
-        number = self._errors.fileno()
-        return os.pread(number, os.fstat(number).st_size, 0).decode(errors="replace")
-
-    def _failure(self, what: str) -> WorkerFailed:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.5 if what == "ended" else 0)
-        said = [line for line in self._said().splitlines() if line.strip() and "][INFO]" not in line]
-        return WorkerFailed(f"the worker {self.name} {what}: {'; '.join(said[-3:]) or 'it said nothing'}")
-
-
-class Crew:
+class Workers:
     """Use as a context: whatever happens inside, no process is left when it ends.
 
-    ``steps``: seconds of one step of each kind, measured alone; known once the crew has been called up. ``reference``:
+    ``steps``: seconds of one step of each kind, measured alone; known once they have been called up. ``reference``:
     how those run that are measured for it. ``size``: bytes that each worker computes with; None: as the kit has it.
     """
 
@@ -148,7 +52,7 @@ class Crew:
         self._workers: dict[Name, Worker] = {}
         self.steps: dict[str, float] = {}
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> Workers:
         return self
 
     def __exit__(
@@ -165,13 +69,13 @@ class Crew:
         info = next(iter(self._workers.values())).info if self._workers else {}
         return {name: value for name, value in info.items() if name != "pid"}
 
-    def call_up(self, names: Iterable[Name], patience: float = _PATIENCE) -> None:
+    def call_up(self, names: Iterable[Name], patience: float = PATIENCE) -> None:
         """Start all of them, wait until each has loaded all it needs, and let them prepare: all at once, or, where it
         was said how much memory each takes, one after the other, because they may not fit. The length of a step is that
         of the first of its kind that runs as the reference does, while all others rest."""
         fresh = [name for name in dict.fromkeys(names) if name not in self._workers]
         for name in fresh:
-            self._workers[name] = Worker(name, self._kit, self._environments[name.how])
+            self._workers[name] = Worker(name, [sys.executable, *PROGRAM, self._kit], self._environments[name.how])
         for name in fresh:
             self._workers[name].send(do="info")
         for name in fresh:

@@ -1,0 +1,1 @@
+"""Measurements on a real card, from a source tree: README.md says which figure comes from where."""

@@ -1,0 +1,5 @@
+import sys
+
+from nvshare.bench.gpu.campaign import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Every framework under nvshare: memory, results, quotas, and what sharing costs."""
