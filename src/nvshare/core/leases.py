@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nvshare.core import events
-from nvshare.core.commands import LeaseGranted, LeaseRefused, Level, Log
+from nvshare.core.commands import GroupAppeared, LeaseGranted, LeaseRefused, Level, Log
 from nvshare.core.limits import CORE_LIMITS, Limits
+from nvshare.core.members import Members
 from nvshare.core.policy.placement import Load, never, place
 from nvshare.core.settings import SIZE_MAX
 from nvshare.core.state import GpuState, Lease, Node, Reserved
@@ -20,9 +21,10 @@ MAX_WAITING = 4096
 
 
 class Leases:
-    def __init__(self, node: Node, limits: Limits) -> None:
+    def __init__(self, node: Node, limits: Limits, members: Members) -> None:
         self.node = node
         self.limits = limits
+        self.members = members
 
     def request(self, event: events.LeaseRequested) -> None:
         """Grant, refuse, or let it wait."""
@@ -31,7 +33,7 @@ class Leases:
             self._refuse(event.lease, problem)
             return
         among = tuple(self.node.gpus) if event.among is None else tuple(sorted(event.among))
-        lease = Lease(event.lease, event.label, event.pid, event.mem, event.cores, event.count, among)
+        lease = Lease(event.lease, event.label, event.holder, event.mem, event.cores, event.count, among)
         if event.held:
             self._resume(lease, event.held)
             return
@@ -54,20 +56,24 @@ class Leases:
         if self.node.lease_queue.pop(lease.id, None) is not None:
             del self.node.leases[lease.id]
         elif event.left:
-            if lease.quarantine is None:
-                self.limits.close(lease.group)
+            self._close(lease)
             if lease.quarantine != event.left:
                 self._log(Level.INFO, f"Lease {lease.id} ended, its place is kept: {event.left}")
             lease.quarantine = event.left
             return
         else:
-            if lease.quarantine is None:
-                self.limits.close(lease.group)
+            self._close(lease)
             for uuid, reserved in lease.reserved.items():
                 _book(self.node.gpus[uuid].reserved, reserved, -1)
             del self.node.leases[lease.id]
             self._log(Level.DEBUG, f"Released lease {lease.id}")
         self.serve()
+
+    def _close(self, lease: Lease) -> None:
+        """Its holder is gone."""
+        if lease.held:
+            self.members.close_lease(lease)
+            self.limits.close(lease.group)
 
     def _problem(self, event: events.LeaseRequested) -> str | None:
         node = self.node
@@ -127,7 +133,10 @@ class Leases:
             lease.reserved[uuid] = reserved
             _book(gpu.reserved, reserved, 1)
         self.limits.open(lease.group, lease.label, lease.mem, lease.cores, None)
-        self.node.commands.append(LeaseGranted(lease.id, cards))
+        self.members.open_lease(lease)
+        self.node.commands.append(LeaseGranted(lease.id, cards, lease.group, self.members.instead_of_lease(lease)))
+        self.node.commands.append(GroupAppeared(lease.group, lease.pid))
+        self.members.gather(lease.pid)
         self._log(Level.DEBUG, f"Granted lease {lease.id} on {', '.join(cards)}")
 
     def _load(self, gpu: GpuState) -> Load:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from core_scene import GIB, MIB, A, B, Scene, only
+from core_scene import GIB, HOLDER, MIB, A, B, Scene, only
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ CARDS = (A, B, "GPU-c", "GPU-d")
 
 def lease(scene: Scene, name: str, **wish: Any) -> tuple[str, ...] | str | None:
     """Ask for a lease: its cards, why it was refused, or None while it waits."""
-    return outcome(scene.send(e.LeaseRequested(scene.now, name, **wish)), name)
+    return outcome(scene.send(e.LeaseRequested(scene.now, name, HOLDER, **wish)), name)
 
 
 def outcome(answer: list[c.Command], name: str) -> tuple[str, ...] | str | None:

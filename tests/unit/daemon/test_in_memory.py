@@ -9,11 +9,14 @@ import os
 import pytest
 
 from nvshare.core import commands, events
-from nvshare.daemon import identity, server
+from nvshare.core.policy.membership import Process
+from nvshare.daemon import identity
+from nvshare.daemon.admission import FRAME_TIMEOUT
 from nvshare.daemon.connection import READS_WITHIN, ClientConnection
 from nvshare.daemon.contexts import ContextMeter
 from nvshare.daemon.identity import Peer
 from nvshare.daemon.offences import LINES_PER_PEER, LINES_PER_USER, WINDOW, OffenceLog
+from nvshare.daemon.sampling import SAMPLE_PERIOD
 from nvshare.wire import messages as wire
 from nvshare.wire.codec import Encoder
 
@@ -43,7 +46,7 @@ def test_peer_that_begins_a_frame_and_stops_is_dropped(in_memory):
     node = in_memory()
     connection, transport = node.connect()
     connection.data_received(Encoder().encode(wire.ReqLock(0))[:10])
-    node.loop.advance(server.FRAME_TIMEOUT - 1)
+    node.loop.advance(FRAME_TIMEOUT - 1)
     assert not transport.closed
     # WHEN its time is over THEN it is told and dropped
     node.loop.advance(3)
@@ -54,7 +57,7 @@ def test_peer_that_begins_a_frame_and_stops_is_dropped(in_memory):
 def test_peer_that_connects_and_says_nothing_is_dropped(in_memory):
     node = in_memory()
     _, transport = node.connect()
-    node.loop.advance(server.FRAME_TIMEOUT + 3)
+    node.loop.advance(FRAME_TIMEOUT + 3)
     assert transport.closed
 
 
@@ -285,7 +288,7 @@ class TestContexts:
     def setup_method(self):
         self.meter = ContextMeter()
         held = events.HeldGpu("A", allocated=100 * MIB, resident=100 * MIB)
-        self.meter.watch_event(events.ClientRegistered(0.0, 1, "g", (held,), pid=7))
+        self.meter.watch_event(events.ClientRegistered(0.0, 1, Process(7, (7,)), (held,)))
 
     def measure(self, used, before=None):
         before = self.meter.recorded() if before is None else before
@@ -321,8 +324,8 @@ class TestContexts:
     def test_reaches_the_core_from_a_sample(self, in_memory):
         node = in_memory()
         connection, _ = node.connect()
-        node.daemon._source.taken = {(GPUS[0], os.getpid()): 500 * MIB}
+        node.daemon.source.taken = {(GPUS[0], os.getpid()): 500 * MIB}
         send(connection, Encoder(), wire.Register((wire.GpuEntry(GPUS[0]),)))
-        node.loop.advance(server.SAMPLE_PERIOD)
+        node.loop.advance(SAMPLE_PERIOD)
         node.loop.run_next_from_thread()
         assert node.core.snapshot(0).gpus[0].contexts == 500 * MIB
