@@ -1,7 +1,8 @@
 """What the scheduler knows: cards, clients, groups, and each client's place on each card.
 
 Plain data. Bytes and targets change only in ``ledger.py``, standings and queues only in ``turns.py``, requests for
-memory that wait only in ``residency.py``, membership only in ``scheduler.py``; all of them only inside
+memory that wait only in ``residency.py``, what is opened only in ``members.py``, what waits for facts only in
+``waiting.py``, clients and their groups only in ``scheduler.py`` and ``limits.py``; all of them only inside
 ``Scheduler.handle``.
 
 Compute turns live beside ``GpuState.running``, without touching the queue of memory turns: ``state_compute.py``.

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 
 import pytest
 
+from nvshare import procfs
 from nvshare.core import commands, events
 from nvshare.core.policy.membership import Process
+from nvshare.core.waiting import SAMPLE_WAIT
 from nvshare.daemon import identity
 from nvshare.daemon.admission import FRAME_TIMEOUT
 from nvshare.daemon.connection import READS_WITHIN, ClientConnection
@@ -266,6 +269,76 @@ def test_a_process_learns_what_the_run_around_it_has(in_memory, monkeypatch):
     # AND one that belongs to nobody is told so
     assert process(70, wire.Share(GPUS[0])) == wire.ShareReply()
     assert process(first, wire.Share("GPU-unknown")) == wire.ShareReply()
+
+
+def test_registration_that_cannot_be_is_refused_with_its_code_and_one_budgeted_line(in_memory, warnings):
+    node = in_memory()
+    for _ in range(2 * LINES_PER_PEER):
+        connection, transport = node.connect()
+        send(connection, Encoder(), wire.Register((wire.GpuEntry("GPU-x"),)))
+        (refused,) = transport.messages()
+        assert refused.code == wire.RefusalCode.UNKNOWN_GPU
+        assert transport.closed
+    assert len(warnings()) == LINES_PER_PEER
+    me = f"process {os.getpid()} (uid {os.getuid()})"
+    assert warnings()[0] == f"{me}: refused: GPU 'GPU-x' is not one of this scheduler's ({', '.join(GPUS)})"
+
+
+def test_first_request_for_memory_is_answered_when_the_cards_were_sampled(in_memory):
+    node = in_memory()
+    connection, transport = node.connect()
+    node.daemon.source.taken = {(GPUS[0], os.getpid()): GIB}
+    send(connection, Encoder(), wire.Register((wire.GpuEntry(GPUS[0]),)), wire.MemRequest(0, 1, 16 * GIB))
+    assert not answers(transport)
+    node.loop.run_next_from_thread()
+    assert [type(answer) for answer in answers(transport)] == [wire.MemDenied]
+
+
+def test_driver_that_never_answers_delays_each_client_once_and_a_little(in_memory, monkeypatch):
+    # GIVEN an NVML that hangs
+    node, driver = in_memory(), threading.Event()
+    asked = []
+    monkeypatch.setattr(node.daemon.source, "process_memory", lambda: (asked.append(1), driver.wait(10), {})[-1])
+    for _ in range(2):
+        connection, transport = node.connect()
+        encoder = Encoder()
+        send(connection, encoder, wire.Register((wire.GpuEntry(GPUS[0]),)), wire.MemRequest(0, 1, GIB))
+        assert not answers(transport)
+        node.loop.advance(SAMPLE_WAIT)
+        send(connection, encoder, wire.MemRequest(0, 2, GIB))
+        assert [type(answer) for answer in answers(transport)] == [wire.MemAvailable] * 2
+    # THEN one thread waits for it
+    driver.set()
+    node.loop.run_next_from_thread()
+    assert len(asked) == 1
+
+
+def answers(transport):
+    return [message for message in transport.messages() if isinstance(message, (wire.MemAvailable, wire.MemDenied))]
+
+
+def test_environment_of_a_process_is_read_only_below_a_holder_of_leases(in_memory, monkeypatch):
+    # GIVEN a program below a process that holds two leases, and one elsewhere
+    holder, member, stranger = 10, 20, 30
+    parents = {holder: 1, member: holder, stranger: 1}
+    node, above, read = in_memory(), identity.ancestry, []
+    monkeypatch.setattr(identity, "ancestry", lambda pid: above(pid, lambda one: parents.get(one, 0)))
+    monkeypatch.setattr(ClientConnection, "watch_process", lambda self: True)
+
+    def process(pid, message):
+        monkeypatch.setattr(identity, "peer_of", lambda _: Peer(pid, os.getuid()))
+        connection, transport = node.connect()
+        send(connection, Encoder(), message)
+        return connection, transport
+
+    leases = [
+        json.loads(process(holder, wire.Control(b'{"op":"lease"}'))[1].messages()[0].body)["lease"] for _ in range(2)
+    ]
+    monkeypatch.setattr(procfs, "variable", lambda pid, name: (read.append(pid), leases[1])[-1])
+    # WHEN both register THEN the one is asked which lease it means, and the other is not
+    groups = [process(pid, wire.Register((wire.GpuEntry(GPUS[0]),)))[0].group for pid in (member, stranger)]
+    assert groups == [f"lease:{leases[1]}", f"process:{stranger}"]
+    assert read == [member]
 
 
 def test_flood_of_offences_is_logged_a_few_times(warnings):
