@@ -241,6 +241,11 @@ class LeaseRefused(Command):
 
 
 @dataclass(frozen=True)
+class LeasesAwaitedNoMore(Command):
+    """Who held a lease under an earlier scheduler has it again, or has lost it."""
+
+
+@dataclass(frozen=True)
 class WakeAt(Command):
     """Send ``TimerFired`` at this time. A later one replaces an earlier one."""
 

@@ -269,6 +269,11 @@ class LimitsChanged(Event):
 
 
 @dataclass(frozen=True)
+class LeasesAwaited(Event):
+    """Leases were held under an earlier scheduler: their holders come back before others are served."""
+
+
+@dataclass(frozen=True)
 class LeaseRequested(Event):
     """Somebody wants a place on cards for its processes, which form the group ``lease:<id>``."""
 

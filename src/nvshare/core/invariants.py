@@ -309,8 +309,8 @@ def _leases_fit(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _first_lease_waits_for_room(node: Node, turns: Turns) -> Iterator[str]:
-    """Whoever waits longest does so because too few of its cards have room."""
-    for lease in node.lease_queue.values():
+    """Whoever waits longest does so because too few of its cards have room, or for holders of an earlier scheduler."""
+    for lease in node.lease_queue.values() if node.leases_awaited is None else ():
         headroom = [uuid for uuid in lease.among if _has_room(node, node.gpus[uuid], lease)]
         if len(headroom) >= lease.count:
             yield f"lease {lease.id} waits although {', '.join(headroom)} have room"
@@ -329,6 +329,8 @@ def _waits_end(node: Node, turns: Turns) -> Iterator[str]:
         deadlines = [waiting.by for waiting in line]
         if deadlines != sorted(deadlines) or any(by <= node.now for by in deadlines):
             yield f"what waits for facts is due at {deadlines}, it is {node.now}"
+    if node.leases_awaited is not None and node.leases_awaited <= node.now:
+        yield f"holders of leases are awaited until {node.leases_awaited}, it is {node.now}"
 
 
 def _waits_are_needed(node: Node, turns: Turns) -> Iterator[str]:

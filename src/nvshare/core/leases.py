@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nvshare.core import events
-from nvshare.core.commands import GroupAppeared, LeaseGranted, LeaseRefused, Level, Log
+from nvshare.core.commands import GroupAppeared, LeaseGranted, LeaseRefused, LeasesAwaitedNoMore, Level, Log
 from nvshare.core.limits import CORE_LIMITS, Limits
 from nvshare.core.members import Members
 from nvshare.core.policy.placement import Load, never, place
@@ -18,6 +18,7 @@ from nvshare.core.settings import SIZE_MAX
 from nvshare.core.state import GpuState, Lease, Node, Reserved
 
 MAX_WAITING = 4096
+GRACE = 1.0  # seconds after a restart in which those who held a lease come back before others are served
 
 
 class Leases:
@@ -25,6 +26,17 @@ class Leases:
         self.node = node
         self.limits = limits
         self.members = members
+
+    def await_holders(self, event: events.LeasesAwaited) -> None:
+        self.node.leases_awaited = self.node.now + GRACE
+
+    def wait_no_longer(self) -> None:
+        """Serve others when the holders of an earlier scheduler had their time."""
+        until = self.node.leases_awaited
+        if until is not None and until <= self.node.now:
+            self.node.leases_awaited = None
+            self.node.commands.append(LeasesAwaitedNoMore())
+            self.serve()
 
     def request(self, event: events.LeaseRequested) -> None:
         """Grant, refuse, or let it wait."""
@@ -98,18 +110,21 @@ class Leases:
 
     def _resume(self, lease: Lease, held: tuple[str, ...]) -> None:
         """What was held under an earlier scheduler is held on, if nobody else has got it meanwhile."""
-        overtaken = any(set(held) & set(waiting.among) for waiting in self.node.lease_queue.values())
+        in_line = () if self.node.leases_awaited is not None else self.node.lease_queue.values()
+        overtaken = any(set(held) & set(waiting.among) for waiting in in_line)
         fits = all(self._load(self.node.gpus[uuid]).fits(lease.mem, lease.cores) for uuid in held)
         if overtaken or not fits:
             self._refuse(lease.id, f"lease {lease.id} is lost: its place on {', '.join(held)} was given to others")
             return
-        self.node.leases[lease.id] = lease
+        # It is older than those that wait already, and is shown before them.
+        newcomers = {name: self.node.leases.pop(name) for name in self.node.lease_queue}
+        self.node.leases |= {lease.id: lease, **newcomers}
         self._grant(lease, held)
 
     def serve(self) -> None:
         """Grant what can be granted, in the order of arrival; who must wait is not overtaken on any of its cards."""
         node = self.node
-        if not node.lease_queue:
+        if not node.lease_queue or node.leases_awaited is not None:
             return
         loads = {uuid: self._load(gpu) for uuid, gpu in node.gpus.items()}
         blocked: set[str] = set()

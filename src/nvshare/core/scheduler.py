@@ -80,6 +80,7 @@ class Scheduler:
             events.PodGone: self._pod_gone,
             events.PodsListed: self._pods_listed,
             events.LimitsChanged: self._limits_changed,
+            events.LeasesAwaited: self._leases.await_holders,
             events.LeaseRequested: self._leases.request,
             events.LeaseReleased: self._leases.release,
             events.TimerFired: self._timer_fired,
@@ -114,11 +115,12 @@ class Scheduler:
 
     def _set_wake(self) -> None:
         """One timer for all."""
-        due = (self._turns.alarms.next(), self._slices.alarms.next(), self._waiting.next())
+        node = self._node
+        due = (self._turns.alarms.next(), self._slices.alarms.next(), self._waiting.next(), node.leases_awaited)
         at = min((at for at in due if at is not None), default=None)
         if at != self._wake:
             self._wake = at
-            self._node.commands.append(WakeAt(at))
+            node.commands.append(WakeAt(at))
 
     def validate(self) -> None:
         """Raise ``InvariantBroken``, with the recent story, when the state contradicts itself or a guarantee."""
@@ -325,7 +327,7 @@ class Scheduler:
 
     def _remove(self, client: Client) -> None:
         self._log(Level.INFO, f"Removing client {client.hex}")
-        self._waiting.forget(client.id)
+        self._waiting.forget(client.id, client.gpus)
         self._slices.remove(client)
         self._turns.remove(client)
         del self._node.clients[client.id]
@@ -357,6 +359,7 @@ class Scheduler:
         for registration in self._waiting.registrations_due():
             self._register(registration)
         self._answer_waiting()
+        self._leases.wait_no_longer()
 
     def _answer_waiting(self, sample: int = 0) -> None:
         for waiting in self._waiting.requests_due(sample):

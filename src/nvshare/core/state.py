@@ -378,6 +378,7 @@ class Node:
     samples_ordered: int = 0
     leases: dict[str, Lease] = field(default_factory=dict)  # waiting, held and quarantined
     lease_queue: dict[str, Lease] = field(default_factory=dict)  # those that wait, by arrival
+    leases_awaited: float | None = None  # until then those of an earlier scheduler come back first
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
     shifted: list[Attachment] = field(default_factory=list)  # grants that began or ended; compute turns follow

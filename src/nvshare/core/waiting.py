@@ -8,7 +8,7 @@ missing; and both are bounded by the number of clients and of cards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nvshare.core.commands import AwaitPod, SampleCards
 from nvshare.core.events import ClientRegistered, MemoryRequested
@@ -32,11 +32,11 @@ class Waiting:
         requests = next(iter(self.node.first_requests.values()), None)
         return min((first.by for first in (registration, requests) if first is not None), default=None)
 
-    def forget(self, client: int) -> None:
-        """The client is gone."""
+    def forget(self, client: int, gpus: Iterable[str] = ()) -> None:
+        """A client is gone that had these cards."""
         self.node.registering.pop(client, None)
-        for key in [key for key in self.node.first_requests if key[0] == client]:
-            del self.node.first_requests[key]
+        for gpu in gpus:
+            self.node.first_requests.pop((client, gpu), None)
 
     # --- for the facts of a pod
 

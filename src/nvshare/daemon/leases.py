@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("nvshare")
 
-GRACE = 1.0  # seconds after a restart in which those who held a lease come back before others are served
 FIRST_LOOK = 0.05  # seconds until what is left of a lease is looked at again, doubled each time
 LONGEST_LOOK = 1.0
 
@@ -39,13 +38,14 @@ class LeaseDesk:
         self._asked: dict[str, ClientConnection] = {}  # waiting or held
         self._members: dict[str, dict[int, int]] = {}  # group -> its processes on cards: number -> start time
         self._ending: dict[str, dict[int, int]] = {}  # lease -> the same, of those whose holder is gone
-        self._early: list[events.LeaseRequested] = []
-        self._in_grace = marker is not None and marker.exists()
+        self._awaits_holders = marker is not None and marker.exists()
         self._next_look = FIRST_LOOK
         self._looking = False
         self._closed = False
-        if self._in_grace:
-            daemon.loop.call_later(GRACE, self._end_grace)
+
+    def start(self) -> None:
+        if self._awaits_holders:
+            self._daemon.dispatch(events.LeasesAwaited(self._daemon.now()))
 
     def close(self) -> None:
         """Those who hold leases will ask the next scheduler for them."""
@@ -73,16 +73,11 @@ class LeaseDesk:
         connection.owned_lease = lease
         connection.awaits_lease = True
         self._asked[lease] = connection
-        if self._in_grace and again is None:
-            self._early.append(event)
-        else:
-            self._daemon.dispatch(event)
+        self._daemon.dispatch(event)
 
-    def _end_grace(self) -> None:
-        self._in_grace = False
-        early, self._early = self._early, []
-        for event in early:
-            self._daemon.dispatch(event)
+    def await_no_more(self, command: commands.LeasesAwaitedNoMore) -> None:
+        """From now on the marker says whether leases are held."""
+        self._awaits_holders = False
         self._mark()
 
     def answer(self, command: commands.LeaseGranted | commands.LeaseRefused) -> None:
@@ -119,7 +114,6 @@ class LeaseDesk:
         if lease is None or self._closed:
             return
         del self._asked[lease]
-        self._early = [event for event in self._early if event.lease != lease]
         members = self._members.pop(lease_group(lease), {})
         if members:
             self._ending[lease] = members
@@ -154,7 +148,7 @@ class LeaseDesk:
             self._next_look = min(LONGEST_LOOK, 2 * self._next_look)
 
     def _mark(self) -> None:
-        if self._marker is None or self._in_grace:
+        if self._marker is None or self._awaits_holders:
             return
         with contextlib.suppress(OSError):  # without it a restart serves newcomers at once, no more
             if self._members:

@@ -86,6 +86,7 @@ class Daemon:
         self._runs = RunDesk(self)
         self._leases = LeaseDesk(self, lease_marker)
         self._carry = self._carriers()
+        self._leases.start()
         for card in cards:
             self.dispatch(events.GpuAdded(self.now(), card.uuid, card.total, card.name, card_memory))
         self.operators = OperatorDesk(self, kept_file)
@@ -158,6 +159,7 @@ class Daemon:
             commands.RunGranted: self._runs.answer,
             commands.LeaseGranted: self._leases.answer,
             commands.LeaseRefused: self._leases.answer,
+            commands.LeasesAwaitedNoMore: self._leases.await_no_more,
         }
 
     def _wake_at(self, command: commands.WakeAt) -> None:
