@@ -98,7 +98,8 @@ class Scheduler:
         node.story.append((event, commands))
         node.now = max(node.now, event.now)
         self._handlers[type(event)](event)
-        self._wait_no_longer()
+        if self._waiting.is_due():
+            self._wait_no_longer()
         self._settle()
         self._set_wake()
         return commands
@@ -116,7 +117,7 @@ class Scheduler:
     def _set_wake(self) -> None:
         """One timer for all."""
         node = self._node
-        due = (self._turns.alarms.next(), self._slices.alarms.next(), self._waiting.next(), node.leases_awaited)
+        due = (self._turns.alarms.next(), self._slices.alarms.next(), self._waiting.next())
         at = min((at for at in due if at is not None), default=None)
         if at != self._wake:
             self._wake = at

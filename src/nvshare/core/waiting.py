@@ -27,10 +27,18 @@ class Waiting:
         self.node = node
 
     def next(self) -> float | None:
-        """The next deadline."""
-        registration = next(iter(self.node.registering.values()), None)
-        requests = next(iter(self.node.first_requests.values()), None)
-        return min((first.by for first in (registration, requests) if first is not None), default=None)
+        """The next deadline, that of holders of leases included."""
+        node = self.node
+        due = [] if node.leases_awaited is None else [node.leases_awaited]
+        if node.registering:
+            due.append(next(iter(node.registering.values())).by)
+        if node.first_requests:
+            due.append(next(iter(node.first_requests.values())).by)
+        return min(due, default=None)
+
+    def is_due(self) -> bool:
+        at = self.next()
+        return at is not None and at <= self.node.now
 
     def forget(self, client: int, gpus: Iterable[str] = ()) -> None:
         """A client is gone that had these cards."""
