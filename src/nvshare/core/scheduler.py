@@ -8,7 +8,7 @@ breaks the rules is expelled with a reason. ``selection.py`` says whose turn it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nvshare.core import events
@@ -116,12 +116,11 @@ class Scheduler:
 
     def _set_wake(self) -> None:
         """One timer for all."""
-        node = self._node
         due = (self._turns.alarms.next(), self._slices.alarms.next(), self._waiting.next())
         at = min((at for at in due if at is not None), default=None)
         if at != self._wake:
             self._wake = at
-            node.commands.append(WakeAt(at))
+            self._node.commands.append(WakeAt(at))
 
     def validate(self) -> None:
         """Raise ``InvariantBroken``, with the recent story, when the state contradicts itself or a guarantee."""
@@ -215,7 +214,11 @@ class Scheduler:
         node = self._node
         if event.client in node.clients or event.client in node.registering:
             self._expel(event.client, "registered twice; a process registers once and attaches further GPUs")
-        elif self._are_possible(event.client, event.gpus, ()) and not self._waiting.holds(event):
+            return
+        problem = self._problem(event.gpus, ())
+        if problem is not None:
+            self._expel(event.client, *problem)
+        elif not self._waiting.holds(event):
             self._register(event)
 
     def _register(self, event: events.ClientRegistered) -> None:
@@ -247,35 +250,35 @@ class Scheduler:
 
     def _gpu_attached(self, event: events.GpuAttached) -> None:
         client = self._client(event.client)
-        if client is None or not self._are_possible(event.client, event.gpus, client.gpus):
+        if client is None:
+            return
+        problem = self._problem(event.gpus, client.gpus)
+        if problem is not None:
+            self._expel(event.client, *problem)
             return
         if client.can_swap:
             self._see_to_turns(client.id, event.gpus)
         self._attach(client, event.gpus)
         self._resume(client, event.gpus)
 
-    def _are_possible(self, client: int, gpus: Sequence[events.HeldGpu], present: Collection[str]) -> bool:
-        """Whether a client can have these GPUs beside those it has; where not, it is gone."""
+    def _problem(self, gpus: Iterable[events.HeldGpu], present: Iterable[str]) -> tuple[str, Fault] | None:
+        """Why a client cannot have these GPUs beside those it has, in words for its owner."""
         seen = set(present)
         for held in gpus:
-            known = ", ".join(self._node.gpus) or "none"
             if held.gpu not in self._node.gpus:
-                self._expel(client, f"GPU {held.gpu!r} is not one of this scheduler's ({known})", Fault.UNKNOWN_GPU)
-            elif held.gpu in seen:
-                self._expel(client, f"GPU {held.gpu} is attached twice", Fault.MALFORMED)
-            elif not 0 <= held.resident <= held.allocated <= SIZE_MAX:
+                known = ", ".join(self._node.gpus) or "none"
+                return f"GPU {held.gpu!r} is not one of this scheduler's ({known})", Fault.UNKNOWN_GPU
+            if held.gpu in seen:
+                return f"GPU {held.gpu} is attached twice", Fault.MALFORMED
+            seen.add(held.gpu)
+            if not 0 <= held.resident <= held.allocated <= SIZE_MAX:
                 claim = f"{held.resident} of {held.allocated} bytes resident on GPU {held.gpu}"
-                self._expel(client, f"claims {claim}, which cannot be")
-            elif not 0 <= held.grant <= GRANT_MAX:
-                self._expel(client, f"claims grant {held.grant} on GPU {held.gpu}, a number that was never given")
-            else:
-                seen.add(held.gpu)
-                continue
-            return False
+                return f"claims {claim}, which cannot be", Fault.LIMIT
+            if not 0 <= held.grant <= GRANT_MAX:
+                return f"claims grant {held.grant} on GPU {held.gpu}, a number that was never given", Fault.LIMIT
         if not 0 < len(seen) <= MAX_GPUS:
-            self._expel(client, f"{len(seen)} GPUs, at least 1 and at most {MAX_GPUS} allowed", Fault.MALFORMED)
-            return False
-        return True
+            return f"{len(seen)} GPUs, at least 1 and at most {MAX_GPUS} allowed", Fault.MALFORMED
+        return None
 
     def _attach(self, client: Client, gpus: Iterable[events.HeldGpu]) -> None:
         namespace, name = client.pod
