@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
+from nvshare.core.policy.membership import Process
 from nvshare.core.scheduler import Scheduler
 from nvshare.core.settings import Mode, Settings, SwitchTime
 
@@ -37,10 +38,18 @@ def node(mode: Mode) -> Scheduler:
         scheduler.handle(e.GpuAdded(0.0, gpu(index), 80 * GIB, "A100-80G"))
     for client in range(CLIENTS):
         scheduler.handle(
-            e.ClientRegistered(0.0, client + 1, f"pod:{client // 2}", (e.HeldGpu(gpu(client)),), mem_limit=4 * GIB)
+            e.ClientRegistered(
+                0.0, client + 1, process(client, str(client // 2)), (e.HeldGpu(gpu(client)),), mem_limit=4 * GIB
+            )
         )
         scheduler.handle(e.ContextMeasured(0.0, client + 1, gpu(client), 64 * MIB))
+        scheduler.handle(e.MemoryRequested(0.0, client + 1, gpu(client), 0, 0))
+    scheduler.handle(e.CardsSampled(0.0, CLIENTS))
     return scheduler
+
+
+def process(client: int, pod: str | None = None) -> Process:
+    return Process(client, (client,), pod)
 
 
 def gpu(client: int) -> str:
@@ -113,7 +122,7 @@ def memory_turns(count: int) -> float:
     queue: deque[e.Event] = deque(e.GpuAdded(0.0, gpu(index), 80 * GIB, "A100-80G") for index in range(GPUS))
     for client in range(1, 10 * GPUS + 1):
         uuid = gpu(client)
-        queue.append(e.ClientRegistered(0.0, client, f"process:{client}", (e.HeldGpu(uuid),), can_swap=True))
+        queue.append(e.ClientRegistered(0.0, client, process(client), (e.HeldGpu(uuid),), can_swap=True))
         queue.append(e.MemoryRequested(0.0, client, uuid, 1, 12 * GIB))
         queue.append(e.LockRequested(0.0, client, uuid))
     now, wake, handled = 0.0, 0.0, 0
@@ -129,6 +138,8 @@ def memory_turns(count: int) -> float:
             elif type(command) is c.Drop:
                 queue.append(e.LockReleased(now, command.client, command.gpu, command.grant))
                 queue.append(e.LockRequested(now, command.client, command.gpu))
+            elif type(command) is c.SampleCards:
+                queue.appendleft(e.CardsSampled(now, command.sample))
             elif type(command) is c.WakeAt and command.at is not None:
                 wake = command.at
         handled += 1
@@ -144,7 +155,7 @@ def compute_turns(count: int) -> float:
     for client in range(1, TURN_TAKERS * GPUS + 1):
         uuid = gpu(client)
         quota = 10 + client % 7 * 15
-        queue.append(e.ClientRegistered(0.0, client, f"process:{client}", (e.HeldGpu(uuid),), core_limit=quota))
+        queue.append(e.ClientRegistered(0.0, client, process(client), (e.HeldGpu(uuid),), core_limit=quota))
         queue.append(e.LockRequested(0.0, client, uuid))
         queue.append(e.SliceRequested(0.0, client, uuid))
     now, wake, handled = 0.0, 0.0, 0

@@ -148,12 +148,76 @@ class SetCoreLimit(Command):
     percent: int
 
 
+class Fault(enum.Enum):
+    """What kind of rule a client broke."""
+
+    MALFORMED = "malformed"
+    UNKNOWN_GPU = "unknown GPU"
+    LIMIT = "limit"
+
+
 @dataclass(frozen=True)
 class Expel(Command):
     """The client broke the rules; its connection is closed with this reason. The scheduler has forgotten it already."""
 
     client: int
     reason: str
+    fault: Fault = Fault.LIMIT
+
+
+@dataclass(frozen=True)
+class Refuse(Command):
+    """The registration is impossible, and nothing of it was taken in; its connection is closed with this reason."""
+
+    client: int
+    reason: str
+    fault: Fault = Fault.LIMIT
+
+
+@dataclass(frozen=True)
+class AwaitPod(Command):
+    """The registration waits; nothing more is read from this client until ``Registered``."""
+
+    client: int
+
+
+@dataclass(frozen=True)
+class Registered(Command):
+    """The last command of a registration. Nothing is sent to the client for it."""
+
+    client: int
+    group: str
+
+
+@dataclass(frozen=True)
+class RegisterAgain(Command):
+    """The client belongs to another group now: its connection is closed, and it comes back."""
+
+    client: int
+
+
+@dataclass(frozen=True)
+class SampleCards(Command):
+    """Look at what processes take on the cards, and answer with ``CardsSampled``. Ignored while a look is on its way:
+    the scheduler orders again what that one does not cover."""
+
+    sample: int
+
+
+@dataclass(frozen=True)
+class GroupAppeared(Command):
+    """A group is there (again): what an operator set for it before the scheduler was restarted counts."""
+
+    group: str
+    owner: int | None  # the process that says the group is its own; None: the kernel says whose it is
+
+
+@dataclass(frozen=True)
+class RunGranted(Command):
+    """The answer to ``RunOpened``."""
+
+    pid: int
+    inside: str | None  # the group whose quotas count instead
 
 
 @dataclass(frozen=True)
@@ -162,6 +226,8 @@ class LeaseGranted(Command):
 
     lease: str
     gpus: tuple[str, ...]
+    group: str
+    inside: str | None  # the group whose quotas count instead
 
 
 @dataclass(frozen=True)
@@ -170,6 +236,11 @@ class LeaseRefused(Command):
 
     lease: str
     reason: str
+
+
+@dataclass(frozen=True)
+class LeasesAwaitedNoMore(Command):
+    """Who held a lease under an earlier scheduler has it again, or has lost it."""
 
 
 @dataclass(frozen=True)

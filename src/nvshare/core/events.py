@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from nvshare.core.policy.membership import Process
 from nvshare.core.settings import Mode, Priority, SliceEnd, SwitchTime
 
 
@@ -37,14 +38,13 @@ class HeldGpu:
 
 @dataclass(frozen=True)
 class ClientRegistered(Event):
-    """A process made its first context. ``group`` is whom the kernel says it belongs to: the owner of its quotas."""
+    """A process made its first context. The kernel says which ``process`` it is; the rest is what the process says."""
 
     client: int
-    group: str  # "pod:<uid>", "run:<id>", "process:<pid>"
+    process: Process
     gpus: tuple[HeldGpu, ...]
-    pid: int = 0
     name: str = ""
-    pod_name: str = ""
+    pod_name: str = ""  # counts only where the process is in a pod
     pod_namespace: str = ""
     can_swap: bool = False
     oversize: bool = False  # it may be larger than a card
@@ -196,10 +196,17 @@ class SettingsReset(Event):
 
 
 @dataclass(frozen=True)
-class GroupOpened(Event):
-    """``nvshare run`` or a lease: an owner of quotas that outlives its processes."""
+class CardsSampled(Event):
+    """A sample of what processes take on the cards was taken; what it showed came before this as other events."""
 
-    group: str
+    sample: int  # the number of the latest ``SampleCards`` before it began
+
+
+@dataclass(frozen=True)
+class RunOpened(Event):
+    """``nvshare run``: a process opened a group for itself and all processes below it, until ``RunClosed``."""
+
+    process: Process
     label: str = ""
     mem_limit: int | None = None
     core_limit: int | None = None
@@ -207,23 +214,47 @@ class GroupOpened(Event):
 
 
 @dataclass(frozen=True)
-class PodSeen(Event):
-    """What the Kubernetes API says of a pod on this node; its group lives until ``GroupClosed``.
+class RunAwaited(Event):
+    """A process that had a run before the scheduler was restarted will open it again. It groups the processes below it
+    until then as after it."""
 
-    ``mem_limit`` and ``core_limit`` are its annotations, None where it has none.
-    """
-
-    group: str
-    namespace: str
-    name: str
-    gpumem: int | None = None  # bytes, from its resources
-    mem_limit: int | None = None
-    core_limit: int | None = None
+    process: Process
 
 
 @dataclass(frozen=True)
-class GroupClosed(Event):
-    group: str
+class RunClosed(Event):
+    """The run of a process is over, whether or not it was opened again."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod of this node as the Kubernetes API describes it."""
+
+    uid: str
+    namespace: str
+    name: str
+    gpumem: int | None = None  # bytes, from its resources
+    mem: int | None = None  # bytes, from its annotation
+    cores: int | None = None  # percent, from its annotation
+
+
+@dataclass(frozen=True)
+class PodSeen(Event):
+    """The pod watch tells of a pod, for the first time or because something changed."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True)
+class PodGone(Event):
+    uid: str
+
+
+@dataclass(frozen=True)
+class PodsListed(Event):
+    """The pod watch has told of all pods of this node, and tells of each further one soon after it is there."""
 
 
 @dataclass(frozen=True)
@@ -238,12 +269,17 @@ class LimitsChanged(Event):
 
 
 @dataclass(frozen=True)
+class LeasesAwaited(Event):
+    """Leases were held under an earlier scheduler: their holders come back before others are served."""
+
+
+@dataclass(frozen=True)
 class LeaseRequested(Event):
     """Somebody wants a place on cards for its processes, which form the group ``lease:<id>``."""
 
     lease: str
+    holder: Process
     label: str = ""
-    pid: int = 0
     mem: int | None = None  # bytes, on each of its cards
     cores: int | None = None  # percent of each of them
     count: int = 1  # different cards

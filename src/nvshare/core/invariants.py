@@ -11,9 +11,11 @@ from nvshare.core.leases import reservable
 from nvshare.core.memory.headroom import computed_headroom, limit, oversubscribed
 from nvshare.core.memory.residency import can_ever_run
 from nvshare.core.memory.selection import chosen, is_contended, passed_over
+from nvshare.core.policy.membership import pod_group
 from nvshare.core.policy.placement import WHOLE
 from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Lease, Node, Reserved, Standing
+from nvshare.core.waiting import MAX_REQUESTS
 
 if TYPE_CHECKING:
     from nvshare.core.compute.slices import Slices
@@ -307,8 +309,8 @@ def _leases_fit(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _first_lease_waits_for_room(node: Node, turns: Turns) -> Iterator[str]:
-    """Whoever waits longest does so because too few of its cards have room."""
-    for lease in node.lease_queue.values():
+    """Whoever waits longest does so because too few of its cards have room, or for holders of an earlier scheduler."""
+    for lease in node.lease_queue.values() if node.leases_awaited is None else ():
         headroom = [uuid for uuid in lease.among if _has_room(node, node.gpus[uuid], lease)]
         if len(headroom) >= lease.count:
             yield f"lease {lease.id} waits although {', '.join(headroom)} have room"
@@ -319,6 +321,45 @@ def _has_room(node: Node, gpu: GpuState, lease: Lease) -> bool:
     context = gpu.largest_context if gpu.declared is None else 0
     size = 0 if lease.mem is None else min(lease.mem + context, reservable(node, gpu))
     return gpu.reserved.cores + (lease.cores or 0) <= WHOLE and gpu.reserved.bytes + size <= reservable(node, gpu)
+
+
+def _waits_end(node: Node, turns: Turns) -> Iterator[str]:
+    """Whatever waits for facts has a deadline, and those behind it in its line have no earlier one."""
+    for line in (node.registering.values(), node.first_requests.values()):
+        deadlines = [waiting.by for waiting in line]
+        if deadlines != sorted(deadlines) or any(by <= node.now for by in deadlines):
+            yield f"what waits for facts is due at {deadlines}, it is {node.now}"
+    if node.leases_awaited is not None and node.leases_awaited <= node.now:
+        yield f"holders of leases are awaited until {node.leases_awaited}, it is {node.now}"
+
+
+def _waits_are_needed(node: Node, turns: Turns) -> Iterator[str]:
+    """A registration waits for a pod that is not known, a request for a sample that was ordered, and both are of
+    somebody who is there."""
+    for client, registration in node.registering.items():
+        if client in node.clients or node.knows_pod(pod_group(registration.event.process.pod or "")):
+            yield f"{client:016x} waits to be registered and need not"
+    for (client, uuid), first in node.first_requests.items():
+        if node.gpus[uuid].attachments.get(client) is not first.attachment:
+            yield f"{client:016x} is gone and waits for a sample of {uuid}"
+        if not 0 < len(first.events) <= MAX_REQUESTS or not 0 < first.sample <= node.samples_ordered:
+            yield f"{len(first.events)} requests of {client:016x} wait for sample {first.sample}"
+
+
+def _owners_agree(node: Node, turns: Turns) -> Iterator[str]:
+    """What a process has opened is a run or leases that are held; the names of pods are those of known ones."""
+    held: dict[int, set[str]] = {}
+    for lease in node.leases.values():
+        if lease.held:
+            held.setdefault(lease.pid, set()).add(lease.id)
+    for pid, found in node.opened.items():
+        if not (found.run or found.leases) or set(found.leases) != held.get(pid, set()):
+            yield f"process {pid} has opened {found}, its leases are {held.get(pid)}"
+    for pid in held.keys() - node.opened.keys():
+        yield f"process {pid} holds leases and has opened none"
+    for title, group in node.pods_named.items():
+        if not node.knows_pod(group):
+            yield f"pod {title} is {group}, which is not known"
 
 
 def _names(members: dict[int, Attachment]) -> str:
@@ -342,4 +383,7 @@ INVARIANTS = {
     "gangs drain together": _gangs_complete,
     "leases fit": _leases_fit,
     "the first lease waits for room only": _first_lease_waits_for_room,
+    "waits for facts end": _waits_end,
+    "waits for facts are needed": _waits_are_needed,
+    "owners agree": _owners_agree,
 }

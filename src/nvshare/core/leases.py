@@ -10,19 +10,33 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nvshare.core import events
-from nvshare.core.commands import LeaseGranted, LeaseRefused, Level, Log
+from nvshare.core.commands import GroupAppeared, LeaseGranted, LeaseRefused, LeasesAwaitedNoMore, Level, Log
 from nvshare.core.limits import CORE_LIMITS, Limits
+from nvshare.core.members import Members
 from nvshare.core.policy.placement import Load, never, place
 from nvshare.core.settings import SIZE_MAX
 from nvshare.core.state import GpuState, Lease, Node, Reserved
 
 MAX_WAITING = 4096
+GRACE = 1.0  # seconds after a restart in which those who held a lease come back before others are served
 
 
 class Leases:
-    def __init__(self, node: Node, limits: Limits) -> None:
+    def __init__(self, node: Node, limits: Limits, members: Members) -> None:
         self.node = node
         self.limits = limits
+        self.members = members
+
+    def await_holders(self, event: events.LeasesAwaited) -> None:
+        self.node.leases_awaited = self.node.now + GRACE
+
+    def wait_no_longer(self) -> None:
+        """Serve others when the holders of an earlier scheduler had their time."""
+        until = self.node.leases_awaited
+        if until is not None and until <= self.node.now:
+            self.node.leases_awaited = None
+            self.node.commands.append(LeasesAwaitedNoMore())
+            self.serve()
 
     def request(self, event: events.LeaseRequested) -> None:
         """Grant, refuse, or let it wait."""
@@ -31,7 +45,7 @@ class Leases:
             self._refuse(event.lease, problem)
             return
         among = tuple(self.node.gpus) if event.among is None else tuple(sorted(event.among))
-        lease = Lease(event.lease, event.label, event.pid, event.mem, event.cores, event.count, among)
+        lease = Lease(event.lease, event.label, event.holder, event.mem, event.cores, event.count, among)
         if event.held:
             self._resume(lease, event.held)
             return
@@ -54,20 +68,24 @@ class Leases:
         if self.node.lease_queue.pop(lease.id, None) is not None:
             del self.node.leases[lease.id]
         elif event.left:
-            if lease.quarantine is None:
-                self.limits.close(lease.group)
+            self._close(lease)
             if lease.quarantine != event.left:
                 self._log(Level.INFO, f"Lease {lease.id} ended, its place is kept: {event.left}")
             lease.quarantine = event.left
             return
         else:
-            if lease.quarantine is None:
-                self.limits.close(lease.group)
+            self._close(lease)
             for uuid, reserved in lease.reserved.items():
                 _book(self.node.gpus[uuid].reserved, reserved, -1)
             del self.node.leases[lease.id]
             self._log(Level.DEBUG, f"Released lease {lease.id}")
         self.serve()
+
+    def _close(self, lease: Lease) -> None:
+        """Its holder is gone."""
+        if lease.held:
+            self.members.close_lease(lease)
+            self.limits.close(lease.group)
 
     def _problem(self, event: events.LeaseRequested) -> str | None:
         node = self.node
@@ -92,18 +110,21 @@ class Leases:
 
     def _resume(self, lease: Lease, held: tuple[str, ...]) -> None:
         """What was held under an earlier scheduler is held on, if nobody else has got it meanwhile."""
-        overtaken = any(set(held) & set(waiting.among) for waiting in self.node.lease_queue.values())
+        in_line = () if self.node.leases_awaited is not None else self.node.lease_queue.values()
+        overtaken = any(set(held) & set(waiting.among) for waiting in in_line)
         fits = all(self._load(self.node.gpus[uuid]).fits(lease.mem, lease.cores) for uuid in held)
         if overtaken or not fits:
             self._refuse(lease.id, f"lease {lease.id} is lost: its place on {', '.join(held)} was given to others")
             return
-        self.node.leases[lease.id] = lease
+        # It is older than those that wait already, and is shown before them.
+        newcomers = {name: self.node.leases.pop(name) for name in self.node.lease_queue}
+        self.node.leases |= {lease.id: lease, **newcomers}
         self._grant(lease, held)
 
     def serve(self) -> None:
         """Grant what can be granted, in the order of arrival; who must wait is not overtaken on any of its cards."""
         node = self.node
-        if not node.lease_queue:
+        if not node.lease_queue or node.leases_awaited is not None:
             return
         loads = {uuid: self._load(gpu) for uuid, gpu in node.gpus.items()}
         blocked: set[str] = set()
@@ -127,7 +148,10 @@ class Leases:
             lease.reserved[uuid] = reserved
             _book(gpu.reserved, reserved, 1)
         self.limits.open(lease.group, lease.label, lease.mem, lease.cores, None)
-        self.node.commands.append(LeaseGranted(lease.id, cards))
+        self.members.open_lease(lease)
+        self.node.commands.append(LeaseGranted(lease.id, cards, lease.group, self.members.instead_of_lease(lease)))
+        self.node.commands.append(GroupAppeared(lease.group, lease.pid))
+        self.members.gather(lease.pid)
         self._log(Level.DEBUG, f"Granted lease {lease.id} on {', '.join(cards)}")
 
     def _load(self, gpu: GpuState) -> Load:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from nvshare.core.commands import Level, Log, SetCoreLimit, SetLimit
-from nvshare.core.events import PodSeen
+from nvshare.core.events import Pod
 from nvshare.core.memory.headroom import MIB
 from nvshare.core.memory.policy.capacity import is_material
+from nvshare.core.policy.membership import pod_group
 from nvshare.core.settings import SIZE_MAX, Priority
 from nvshare.core.state import Client, GpuState, Group, Node
 
@@ -54,15 +55,17 @@ class Limits:
         group.priority.opened = priority
         self._announce(group, before)
 
-    def pod_seen(self, event: PodSeen) -> Group:
+    def pod_seen(self, pod: Pod) -> Group:
         """A pod's names, resources and annotations; where it has no client yet, there is nobody to tell."""
-        group = self.group(event.group)
+        group = self.group(pod_group(pod.uid))
         before = self._values(group)
+        self._forget_name(group)
         group.opened = True
-        group.pod = (event.namespace, event.name)
-        group.mem_limit.opened = self._memory(event.gpumem, group)
-        group.mem_limit.annotation = self._memory(event.mem_limit, group)
-        group.core_limit.annotation = self._percent(event.core_limit, group)
+        group.pod = (pod.namespace, pod.name)
+        self.node.pods_named["/".join(group.pod)] = group.id
+        group.mem_limit.opened = self._memory(pod.gpumem, group)
+        group.mem_limit.annotation = self._memory(pod.mem, group)
+        group.core_limit.annotation = self._percent(pod.cores, group)
         if group.clients:
             self._announce(group, before)
         return group
@@ -72,8 +75,15 @@ class Limits:
         if group is None:
             self.node.commands.append(Log(Level.DEBUG, f"Ignored the end of unknown group {name}"))
             return
+        self._forget_name(group)
         group.opened = False
         self._forget_if_empty(group)
+
+    def _forget_name(self, group: Group) -> None:
+        """The name may be that of a newer pod by now."""
+        title = "/".join(group.pod or ())
+        if self.node.pods_named.get(title) == group.id:
+            del self.node.pods_named[title]
 
     def change(
         self,

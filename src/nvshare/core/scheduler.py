@@ -3,7 +3,7 @@
 It never raises on an event: what concerns an unknown client or card is ignored with a log line, and a client that
 breaks the rules is expelled with a reason. ``selection.py`` says whose turn it is, ``turns.py`` carries it out,
 ``residency.py`` whose memory is on the cards, ``ledger.py`` books it, ``limits.py`` keeps quotas,
-``leases.py`` reserved places.
+``leases.py`` reserved places, ``members.py`` who belongs to which group, ``waiting.py`` what waits for facts.
 """
 
 from __future__ import annotations
@@ -12,18 +12,34 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nvshare.core import events
-from nvshare.core.commands import Command, Expel, Level, Log, SchedOff, SchedOn, WakeAt
+from nvshare.core.commands import (
+    Command,
+    Expel,
+    Fault,
+    GroupAppeared,
+    Level,
+    Log,
+    Refuse,
+    Registered,
+    RunGranted,
+    SchedOff,
+    SchedOn,
+    WakeAt,
+)
 from nvshare.core.compute.slices import Slices
 from nvshare.core.invariants import check
 from nvshare.core.leases import Leases
 from nvshare.core.limits import Limits
+from nvshare.core.members import Members
 from nvshare.core.memory import ledger
 from nvshare.core.memory.headroom import MIB
 from nvshare.core.memory.policy.demand import measured
 from nvshare.core.memory.turns import Turns
-from nvshare.core.settings import SIZE_MAX, Settings
+from nvshare.core.policy.membership import Process, pod_group, run_group
+from nvshare.core.settings import MAX_GPUS, SIZE_MAX, Settings
 from nvshare.core.snapshot import Share, Snapshot, share, take
 from nvshare.core.state import Attachment, Client, GpuState, Group, Node
+from nvshare.core.waiting import Waiting
 
 SETTLING_ROUNDS = 8  # at most, of one event; two have always been enough
 GRANT_MAX = 1 << 62  # of a claimed grant number; leaves room on the wire for all numbers above it
@@ -36,7 +52,9 @@ class Scheduler:
         self._slices = Slices(self._node)
         self._limits = Limits(self._node)
         self._wake: float | None = None
-        self._leases = Leases(self._node, self._limits)
+        self._members = Members(self._node)
+        self._leases = Leases(self._node, self._limits, self._members)
+        self._waiting = Waiting(self._node)
         self._handlers: dict[type[events.Event], Callable[[Any], None]] = {
             events.GpuAdded: self._gpu_added,
             events.ClientRegistered: self._client_registered,
@@ -54,10 +72,15 @@ class Scheduler:
             events.UsageReported: self._usage_reported,
             events.SettingsChanged: self._settings_changed,
             events.SettingsReset: self._settings_reset,
-            events.GroupOpened: self._group_opened,
+            events.CardsSampled: self._cards_sampled,
+            events.RunOpened: self._run_opened,
+            events.RunAwaited: self._run_awaited,
+            events.RunClosed: self._run_closed,
             events.PodSeen: self._pod_seen,
-            events.GroupClosed: self._group_closed,
+            events.PodGone: self._pod_gone,
+            events.PodsListed: self._pods_listed,
             events.LimitsChanged: self._limits_changed,
+            events.LeasesAwaited: self._leases.await_holders,
             events.LeaseRequested: self._leases.request,
             events.LeaseReleased: self._leases.release,
             events.TimerFired: self._timer_fired,
@@ -75,6 +98,8 @@ class Scheduler:
         node.story.append((event, commands))
         node.now = max(node.now, event.now)
         self._handlers[type(event)](event)
+        if self._waiting.is_due():
+            self._wait_no_longer()
         self._settle()
         self._set_wake()
         return commands
@@ -91,8 +116,8 @@ class Scheduler:
 
     def _set_wake(self) -> None:
         """One timer for all."""
-        due = [at for at in (self._turns.alarms.next(), self._slices.alarms.next()) if at is not None]
-        at = min(due, default=None)
+        due = (self._turns.alarms.next(), self._slices.alarms.next(), self._waiting.next())
+        at = min((at for at in due if at is not None), default=None)
         if at != self._wake:
             self._wake = at
             self._node.commands.append(WakeAt(at))
@@ -109,9 +134,19 @@ class Scheduler:
         """Whether a group has clients or is open."""
         return name in self._node.groups
 
-    def share(self, group: str, gpu: str) -> Share | None:
-        """What a group has of a card; cheap. Changes nothing."""
-        return share(self._node, group, gpu)
+    def share(self, process: Process, gpu: str) -> Share | None:
+        """What the task around a process has of a card; cheap. The process need not be a client."""
+        group = self._members.around(process)
+        return None if group is None else share(self._node, group, gpu)
+
+    def named(self, kind: str, name: str) -> tuple[str, ...]:
+        """The groups that an operator means by ``client``, ``pid``, ``pod``, ``run`` or ``lease`` and a name. More than
+        one only where several runs or leases are called so."""
+        return self._members.named(kind, name)
+
+    def depends_on_environment(self, process: Process) -> bool:
+        """Whether ``Process.lease`` of a process may decide which group it belongs to."""
+        return self._members.depends_on_environment(process)
 
     # --- cards
 
@@ -177,22 +212,29 @@ class Scheduler:
 
     def _client_registered(self, event: events.ClientRegistered) -> None:
         node = self._node
-        if event.client in node.clients:
+        if event.client in node.clients or event.client in node.registering:
             self._expel(event.client, "registered twice; a process registers once and attaches further GPUs")
             return
-        problem = self._problem(event.gpus) if event.gpus else "registered without a GPU"
+        problem = self._problem(event.gpus, ())
         if problem is not None:
-            self._expel(event.client, problem)
-            return
+            self._expel(event.client, *problem)
+        elif not self._waiting.holds(event):
+            self._register(event)
+
+    def _register(self, event: events.ClientRegistered) -> None:
+        node = self._node
         if event.can_swap:
             self._see_to_turns(event.client, event.gpus)
+        name = self._members.of(event.process, event.client)
+        is_new = name not in node.groups
+        in_pod = event.process.pod is not None
         client = node.clients[event.client] = Client(
             event.client,
-            self._limits.group(event.group),
-            event.pid,
+            self._limits.group(name),
+            event.process,
             event.name,
-            event.pod_name,
-            event.pod_namespace,
+            event.pod_name if in_pod else "",
+            event.pod_namespace if in_pod else "",
             event.can_swap,
             event.can_swap and event.oversize,
         )
@@ -202,36 +244,40 @@ class Scheduler:
         self._attach(client, event.gpus)
         self._limits.send_cores(client)
         self._resume(client, event.gpus)
+        if is_new:
+            node.commands.append(GroupAppeared(name, None))
+        node.commands.append(Registered(client.id, name))
 
     def _gpu_attached(self, event: events.GpuAttached) -> None:
         client = self._client(event.client)
         if client is None:
             return
-        problem = self._problem(event.gpus)
+        problem = self._problem(event.gpus, client.gpus)
         if problem is not None:
-            self._expel(event.client, problem)
+            self._expel(event.client, *problem)
             return
-        further = tuple(held for held in event.gpus if held.gpu not in client.gpus)
-        if len(further) < len(event.gpus):
-            self._log(Level.DEBUG, f"Ignored GPUs that client {client.hex} had attached before")
         if client.can_swap:
-            self._see_to_turns(client.id, further)
-        self._attach(client, further)
-        self._resume(client, further)
+            self._see_to_turns(client.id, event.gpus)
+        self._attach(client, event.gpus)
+        self._resume(client, event.gpus)
 
-    def _problem(self, gpus: Iterable[events.HeldGpu]) -> str | None:
-        """Why these GPUs cannot be a client's, in words for its owner."""
-        seen: set[str] = set()
+    def _problem(self, gpus: Iterable[events.HeldGpu], present: Iterable[str]) -> tuple[str, Fault] | None:
+        """Why a client cannot have these GPUs beside those it has, in words for its owner."""
+        seen = set(present)
         for held in gpus:
             if held.gpu not in self._node.gpus:
-                return f"unknown GPU {held.gpu}; this scheduler has {', '.join(self._node.gpus) or 'none'}"
+                known = ", ".join(self._node.gpus) or "none"
+                return f"GPU {held.gpu!r} is not one of this scheduler's ({known})", Fault.UNKNOWN_GPU
             if held.gpu in seen:
-                return f"named GPU {held.gpu} twice"
+                return f"GPU {held.gpu} is attached twice", Fault.MALFORMED
             seen.add(held.gpu)
             if not 0 <= held.resident <= held.allocated <= SIZE_MAX:
-                return f"claims {held.resident} of {held.allocated} bytes resident on GPU {held.gpu}, which cannot be"
+                claim = f"{held.resident} of {held.allocated} bytes resident on GPU {held.gpu}"
+                return f"claims {claim}, which cannot be", Fault.LIMIT
             if not 0 <= held.grant <= GRANT_MAX:
-                return f"claims grant {held.grant} on GPU {held.gpu}, a number that was never given"
+                return f"claims grant {held.grant} on GPU {held.gpu}, a number that was never given", Fault.LIMIT
+        if not 0 < len(seen) <= MAX_GPUS:
+            return f"{len(seen)} GPUs, at least 1 and at most {MAX_GPUS} allowed", Fault.MALFORMED
         return None
 
     def _attach(self, client: Client, gpus: Iterable[events.HeldGpu]) -> None:
@@ -242,6 +288,7 @@ class Scheduler:
             client.group.cards[gpu.uuid] += 1
             attachment.measured_at = client.active(self._node.now)
             attachment.compute.delivered.note(self._node.now, 0.0)
+            attachment.asked_memory = held.allocated > 0
             ledger.adopt(attachment, held.allocated, held.resident)
             ledger.expect_context(attachment, self._node.settings)
             self._limits.send_memory(client, gpu)
@@ -275,12 +322,16 @@ class Scheduler:
             self._turns.reconsider(self._node.gpus[held.gpu])
 
     def _client_gone(self, event: events.ClientGone) -> None:
+        if event.client in self._node.registering:
+            self._waiting.forget(event.client)
+            return
         client = self._client(event.client)
         if client is not None:
             self._remove(client)
 
     def _remove(self, client: Client) -> None:
         self._log(Level.INFO, f"Removing client {client.hex}")
+        self._waiting.forget(client.id, client.gpus)
         self._slices.remove(client)
         self._turns.remove(client)
         del self._node.clients[client.id]
@@ -294,13 +345,34 @@ class Scheduler:
         self._limits.leave(client)
         self._slices.group_left(client.group)
 
-    def _expel(self, client: int, reason: str) -> None:
-        self._node.commands.append(Expel(client, reason))
-        self._node.counters.expelled += 1
-        self._log(Level.WARN, f"Expelled client {client:016x}: {reason}")
+    def _expel(self, client: int, reason: str, fault: Fault = Fault.LIMIT) -> None:
         known = self._node.clients.get(client)
-        if known is not None:
-            self._remove(known)
+        if known is None:
+            self._waiting.forget(client)
+            self._node.commands.append(Refuse(client, reason, fault))
+            return
+        self._node.commands.append(Expel(client, reason, fault))
+        self._node.counters.expelled += 1
+        self._log(Level.WARN, f"Expelled client {known.hex}: {reason}")
+        self._remove(known)
+
+    # --- waiting for facts
+
+    def _wait_no_longer(self) -> None:
+        """What has waited long enough goes on with what is known."""
+        for registration in self._waiting.registrations_due():
+            self._register(registration)
+        self._answer_waiting()
+        self._leases.wait_no_longer()
+
+    def _answer_waiting(self, sample: int = 0) -> None:
+        for waiting in self._waiting.requests_due(sample):
+            for event in waiting.events:
+                self._request_memory(waiting.attachment, event)
+
+    def _cards_sampled(self, event: events.CardsSampled) -> None:
+        self._answer_waiting(event.sample)
+        self._waiting.order_again()
 
     # --- turns
 
@@ -340,6 +412,10 @@ class Scheduler:
         if event.bytes < 0:
             self._expel(event.client, f"asked for {event.bytes} bytes on GPU {event.gpu}")
             return
+        for request in self._waiting.requests(attachment, event):
+            self._request_memory(attachment, request)
+
+    def _request_memory(self, attachment: Attachment, event: events.MemoryRequested) -> None:
         self._turns.memory.request(attachment, event.request, event.bytes, event.stays)
         self._turns.reconsider(attachment.gpu)
 
@@ -442,16 +518,39 @@ class Scheduler:
             self._turns.settings_changed()
             self._slices.quotas_changed()
 
-    def _group_opened(self, event: events.GroupOpened) -> None:
-        self._limits.open(event.group, event.label, event.mem_limit, event.core_limit, event.priority)
+    def _run_opened(self, event: events.RunOpened) -> None:
+        pid, name = event.process.pid, run_group(event.process.pid)
+        self._limits.open(name, event.label, event.mem_limit, event.core_limit, event.priority)
         self._quotas_changed()
+        self._members.open_run(event.process)
+        self._node.commands += (RunGranted(pid, self._members.instead_of_run(pid)), GroupAppeared(name, pid))
+        self._members.gather(pid)
+
+    def _run_awaited(self, event: events.RunAwaited) -> None:
+        self._members.open_run(event.process)
+
+    def _run_closed(self, event: events.RunClosed) -> None:
+        self._members.close_run(event.pid)
+        self._close_group(run_group(event.pid))
 
     def _pod_seen(self, event: events.PodSeen) -> None:
-        self._quotas_changed(self._limits.pod_seen(event))
+        is_new = not self._node.knows_pod(pod_group(event.pod.uid))
+        group = self._limits.pod_seen(event.pod)
+        self._quotas_changed(group)
+        if is_new:
+            self._node.commands.append(GroupAppeared(group.id, None))
+        for registration in self._waiting.registrations_of(event.pod.uid):
+            self._register(registration)
 
-    def _group_closed(self, event: events.GroupClosed) -> None:
-        group = self._node.groups.get(event.group)
-        self._limits.close(event.group)
+    def _pod_gone(self, event: events.PodGone) -> None:
+        self._close_group(pod_group(event.uid))
+
+    def _pods_listed(self, event: events.PodsListed) -> None:
+        self._node.pods_listed = True
+
+    def _close_group(self, name: str) -> None:
+        group = self._node.groups.get(name)
+        self._limits.close(name)
         if group is not None:
             self._slices.group_left(group)
 

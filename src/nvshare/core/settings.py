@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 QUANTUM_MIN = 1.0  # seconds; a fixed quantum lies between this and max_runtime
 MAX_RUNTIME_MIN = 10.0  # seconds
+MAX_GPUS = 16  # that one client may have attached
 SIZE_MAX = 1 << 56  # bytes; no card, host or quota is larger, so a larger figure is a mistake or a lie
 
 

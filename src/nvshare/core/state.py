@@ -1,7 +1,8 @@
 """What the scheduler knows: cards, clients, groups, and each client's place on each card.
 
 Plain data. Bytes and targets change only in ``ledger.py``, standings and queues only in ``turns.py``, requests for
-memory that wait only in ``residency.py``, membership only in ``scheduler.py``; all of them only inside
+memory that wait only in ``residency.py``, what is opened only in ``members.py``, what waits for facts only in
+``waiting.py``, clients and their groups only in ``scheduler.py`` and ``limits.py``; all of them only inside
 ``Scheduler.handle``.
 
 Compute turns live beside ``GpuState.running``, without touching the queue of memory turns: ``state_compute.py``.
@@ -15,8 +16,9 @@ from dataclasses import dataclass, field
 
 from nvshare.core.commands import Command
 from nvshare.core.compute.state import AttachmentCompute, CardCompute
-from nvshare.core.events import Event, Unmanaged
+from nvshare.core.events import ClientRegistered, Event, MemoryRequested, Unmanaged
 from nvshare.core.memory.policy.quantum import REMEMBERED
+from nvshare.core.policy.membership import Opened, Process, lease_group
 from nvshare.core.policy.precedence import Layers
 from nvshare.core.settings import SIZE_MAX, DenyReason, Priority, Settings
 
@@ -54,6 +56,7 @@ class Attachment:
     host: int = 0
     pinned: int = 0
     context: int = 0
+    asked_memory: bool = False  # it asked for memory, or had some when it registered
     prepared: int = 0  # the most it was told to be ready to give up
     wanted: int = 0  # bytes of its requests that wait for an answer
 
@@ -126,6 +129,24 @@ class HeldRequest:
 
 
 @dataclass(frozen=True)
+class WaitingRegistration:
+    """A registration that waits for the facts of its pod."""
+
+    event: ClientRegistered
+    by: float  # when it goes on without them
+
+
+@dataclass(slots=True, eq=False)
+class FirstRequests:
+    """The first requests of a client on a card, which wait for a sample of the cards."""
+
+    attachment: Attachment
+    sample: int  # number of the sample that was ordered for them
+    by: float  # when they are answered without it
+    events: list[MemoryRequested] = field(default_factory=list)  # by arrival
+
+
+@dataclass(frozen=True)
 class Switch:
     """What handing a card from one client to another took."""
 
@@ -141,7 +162,7 @@ class Client:
 
     id: int
     group: Group
-    pid: int = 0
+    process: Process = Process()  # noqa: RUF009 (frozen)
     name: str = ""
     pod_name: str = ""  # as the client says
     pod_namespace: str = ""
@@ -169,6 +190,10 @@ class Client:
         return now - self.waited - (now - self.asked_at if self.ticket else 0.0)
 
     @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
     def hex(self) -> str:
         return f"{self.id:016x}"
 
@@ -193,7 +218,7 @@ class Lease:
 
     id: str
     label: str
-    pid: int  # of its holder
+    holder: Process
     mem: int | None
     cores: int | None
     count: int  # cards
@@ -203,7 +228,16 @@ class Lease:
 
     @property
     def group(self) -> str:
-        return f"lease:{self.id}"
+        return lease_group(self.id)
+
+    @property
+    def pid(self) -> int:
+        return self.holder.pid
+
+    @property
+    def held(self) -> bool:
+        """It was granted, and its holder is there."""
+        return bool(self.reserved) and self.quarantine is None
 
 
 @dataclass(slots=True, eq=False)
@@ -287,6 +321,11 @@ class Group:
     denied: Denied | None = None  # the last request of its clients that was refused
 
     @property
+    def known(self) -> bool:
+        """It is a pod of which the Kubernetes API has told, and which is still there."""
+        return self.pod is not None and self.opened
+
+    @property
     def core_percent(self) -> int:
         value = self.core_limit.effective
         return CORE_LIMIT_DEFAULT if value is None else value
@@ -331,8 +370,15 @@ class Node:
     gpus: dict[str, GpuState] = field(default_factory=dict)  # in UUID order
     clients: dict[int, Client] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
+    opened: dict[int, Opened] = field(default_factory=dict)  # by process
+    pods_named: dict[str, str] = field(default_factory=dict)  # "namespace/name" -> group, of the pods that are known
+    pods_listed: bool = False  # a pod watch has told of all pods of the node
+    registering: dict[int, WaitingRegistration] = field(default_factory=dict)  # by client, in order of arrival
+    first_requests: dict[tuple[int, str], FirstRequests] = field(default_factory=dict)  # by client and card, as above
+    samples_ordered: int = 0
     leases: dict[str, Lease] = field(default_factory=dict)  # waiting, held and quarantined
     lease_queue: dict[str, Lease] = field(default_factory=dict)  # those that wait, by arrival
+    leases_awaited: float | None = None  # until then those of an earlier scheduler come back first
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
     shifted: list[Attachment] = field(default_factory=list)  # grants that began or ended; compute turns follow
@@ -341,3 +387,8 @@ class Node:
 
     def __post_init__(self) -> None:
         self.configured = self.settings
+
+    def knows_pod(self, group: str) -> bool:
+        """Whether the Kubernetes API has told of the pod that is this group."""
+        found = self.groups.get(group)
+        return found is not None and found.known

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from nvshare.core import events
@@ -25,30 +24,18 @@ READS_WITHIN = 5.0  # seconds after which a peer that reads nothing is dropped
 GOODBYE = 2.0  # seconds a refused peer has to read why
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where a peer comes from, found out when it connected: later its number may be that of another process."""
-
-    operator: bool  # may change settings
-    crowd: tuple[int, int]  # user and pid namespace, which share a bound on connections
-
-
 class ClientConnection(asyncio.Protocol):
     """Any peer: an application (registers), ``nvshare run`` (owns a group), or ``nvsharectl`` (asks)."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
         self.peer = identity.Peer(0, -1)
-        self.origin = Origin(False, (-1, 0))
+        self.origin = identity.Origin(False, (-1, 0))
         self.transport: asyncio.Transport
         self.client = 0  # 0: not registered
-        self.group = ""
-        self.ancestors: tuple[int, ...] = ()  # process ids, itself first, as they were when it registered
-        self.pod_name = ""  # "namespace/name", by the client, inside a pod only
+        self.group = ""  # once it is registered
         self.gpus: list[str] = []
-        self.owned_run: int | None = (
-            None  # the process whose descendants form the group that lives with this connection
-        )
+        self.owned_run: int | None = None  # the process whose run lives with this connection
         self.owned_lease: str | None = None  # that lives with this connection
         self.pods_listed: set[str] | None = None  # uids so far, while it tells of all pods there are
         self.awaits_lease = False  # it was asked for and not answered yet
@@ -64,9 +51,10 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.peer = identity.peer_of(self.transport.get_extra_info("socket"))
-        self.origin = self.daemon.origin_of(self)
-        refusal = self.daemon.admit(self)
+        connection: socket.socket = self.transport.get_extra_info("socket")
+        self.peer = identity.peer_of(connection)
+        self.origin = self.daemon.kernel.origin(connection, self.peer)
+        refusal = self.daemon.admission.admit(self)
         if refusal:
             self.refuse(refusal, wire.RefusalCode.LIMIT)
 
@@ -106,9 +94,9 @@ class ClientConnection(asyncio.Protocol):
         except ProtocolError as error:
             self.refuse(str(error))
         except BadMessage as error:
-            self.refuse(str(error), error.code)
+            self.refuse(str(error))
         else:
-            self.daemon.owes_frame(self, self._decoder.pending > 0)
+            self.daemon.admission.owes_frame(self, self._decoder.pending > 0)
 
     def _handle(self, message: wire.Message | Unknown) -> None:
         to_event = TO_EVENT.get(type(message))  # type: ignore[arg-type]
@@ -136,19 +124,17 @@ class ClientConnection(asyncio.Protocol):
     def _register(self, message: wire.Register) -> None:
         if self.client:
             raise BadMessage("REGISTER twice on one connection")
-        gpus = held_gpus(message.gpus, (), self.daemon.known_gpus)
-        if not self.watch_process():
-            return
-        _LOG.debug("process %d has the library of release %s", self.peer.pid, printable(message.library) or "unknown")
-        self.gpus = [gpu.gpu for gpu in gpus]
-        self.daemon.register(self, message, gpus)
+        if self.watch_process():
+            library = printable(message.library) or "unknown"
+            _LOG.debug("process %d has the library of release %s", self.peer.pid, library)
+            self.gpus = [gpu.uuid for gpu in message.gpus]
+            self.daemon.register(self, message)
 
     def _attach(self, message: wire.Attach) -> None:
         if not self.client:
             raise BadMessage("ATTACH before REGISTER")
-        gpus = held_gpus(message.gpus, self.gpus, self.daemon.known_gpus)
-        self.gpus += [gpu.gpu for gpu in gpus]
-        self.daemon.dispatch(events.GpuAttached(self.daemon.now(), self.client, gpus))
+        self.gpus += [gpu.uuid for gpu in message.gpus]
+        self.daemon.dispatch(events.GpuAttached(self.daemon.now(), self.client, held_gpus(message.gpus)))
 
     def watch_process(self) -> bool:
         """Learn of the peer's death from the kernel, also when its child keeps the socket open. False: it is dead."""
@@ -169,6 +155,11 @@ class ClientConnection(asyncio.Protocol):
         return self._closed
 
     # --- a reply that comes later
+
+    @property
+    def waits(self) -> bool:
+        """For a reply of ours."""
+        return self._waiting
 
     def wait_for_reply(self) -> None:
         """Read nothing more from this peer until ``continue_reading``: requests are answered one at a time."""

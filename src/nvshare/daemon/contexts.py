@@ -21,7 +21,7 @@ WORTH_REPORTING = 1 << 20  # bytes; smaller changes are noise
 class _Held:
     """One client on one GPU."""
 
-    __slots__ = ("asked", "granted", "released", "reported", "resident", "samples")
+    __slots__ = ("granted", "released", "reported", "resident", "samples")
 
     def __init__(self, allocated: int, resident: int) -> None:
         self.granted = allocated
@@ -29,7 +29,6 @@ class _Held:
         self.released = 0
         self.samples: deque[int] = deque(maxlen=SAMPLES)
         self.reported = 0
-        self.asked = allocated > 0  # for memory, at some time
 
     @property
     def allocated(self) -> int:
@@ -65,14 +64,6 @@ class ContextMeter:
             held = self._held.get((command.client, command.gpu))
             if held is not None:
                 held.granted += command.bytes
-
-    def is_first(self, request: events.MemoryRequested) -> bool:
-        """Nothing is known of this client on this card yet, and now is the time to look. Said once."""
-        held = self._held.get((request.client, request.gpu))
-        if held is None or held.asked:
-            return False
-        held.asked = True
-        return True
 
     def recorded(self) -> Recorded:
         """What each client has allocated by our record; taken before a sample and given back with it.

@@ -10,6 +10,7 @@ from typing import Any
 
 from nvshare.config import CORE_BOUNDS, MAX_SIZE, MODES, PRIORITIES, QUANTUM_BOUNDS, SIZE_FORMS, SWITCH_TIMES
 from nvshare.core import events
+from nvshare.core.policy.membership import Process
 from nvshare.core.settings import Mode, Priority, SwitchTime
 from nvshare.daemon.translate import printable
 
@@ -178,12 +179,12 @@ def reset(request: Request) -> Target | Scope:
         raise ControlError(f"the scope of reset is {' or '.join(scope.value for scope in Scope)}") from None
 
 
-def run_opened(now: float, group: str, request: Request) -> events.GroupOpened:
+def run_opened(now: float, process: Process, request: Request) -> events.RunOpened:
     """``run``."""
     only(request, "label", "mem", "cores", "priority")
-    return events.GroupOpened(
+    return events.RunOpened(
         now,
-        group,
+        process,
         label=_label(request),
         mem_limit=memory(request),
         core_limit=cores(request),
@@ -218,7 +219,7 @@ def lease_again(request: Request) -> tuple[str, tuple[str, ...]] | None:
     return again["id"], _cards(again["gpus"], "gpus")
 
 
-def lease_requested(now: float, lease: str, pid: int, request: Request) -> events.LeaseRequested:
+def lease_requested(now: float, lease: str, holder: Process, request: Request) -> events.LeaseRequested:
     """``lease``; whether there is room for it, the core knows."""
     only(request, "label", "mem", "cores", "gpus", "among", "again")
     count = request.get("gpus", 1)
@@ -229,8 +230,8 @@ def lease_requested(now: float, lease: str, pid: int, request: Request) -> event
     return events.LeaseRequested(
         now,
         lease,
+        holder,
         label=_label(request),
-        pid=pid,
         mem=memory(request),
         cores=cores(request),
         count=count,

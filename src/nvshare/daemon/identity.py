@@ -7,9 +7,11 @@ import re
 import select
 import socket
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
+
+from nvshare.core.policy.membership import Process
 
 _UCRED = struct.Struct("3i")
 _SO_PEERPIDFD = 77  # Linux 6.5; not named by the socket module of our oldest Python
@@ -77,6 +79,10 @@ def namespace_of(pid: int) -> int:
         return os.stat(f"/proc/{pid}/ns/pid").st_ino
     except OSError:
         return 0
+
+
+def own_namespace() -> int:
+    return namespace_of(os.getpid())
 
 
 _POD_UID = r"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
@@ -171,19 +177,6 @@ def innermost_pid(status_file: str) -> int:
     return 0
 
 
-def group_of(ancestors: Sequence[int], pod: str | None, runs: Mapping[int, str], client: int) -> str:
-    """The owner of a process's quotas: its pod, else the outermost ``nvshare run`` above it, else itself.
-
-    The outermost, because a quota that a run inside of it could replace would be none.
-    """
-    if pod is not None:
-        return f"pod:{pod}"
-    for ancestor in reversed(ancestors):
-        if ancestor in runs:
-            return runs[ancestor]
-    return f"process:{ancestors[0]}" if ancestors else f"process:unknown-{client:016x}"
-
-
 def is_operator(peer: Peer, pod: str | None, own_pod: str | None) -> bool:
     """Whether a peer, in this pod, may change settings: root or our own user, and not in somebody else's container.
 
@@ -199,3 +192,35 @@ def is_operator(peer: Peer, pod: str | None, own_pod: str | None) -> bool:
         return True  # we are an ordinary user's scheduler and the peer is the machine's root
     except OSError:
         return False
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a peer comes from, found out when it connected: later its number may be that of another process."""
+
+    operator: bool  # may change settings
+    crowd: tuple[int, int]  # user and pid namespace, which share a bound on connections
+
+
+class Kernel:
+    """What the kernel says of processes, as this scheduler sees them. ``pod_of`` None: their cgroups name their pods.
+
+    A scheduler inside a pod that serves that pod sees nobody in a pod: being in its own tells nobody apart.
+    """
+
+    def __init__(self, pod_of_process: Callable[[int], str | None] | None) -> None:
+        self._pod_of = pod_of_process or pod_of
+        self._own_pod = self._pod_of(os.getpid())
+
+    def process(self, pid: int) -> Process:
+        """All but what its environment says."""
+        pod = self._pod_of(pid)
+        return Process(pid, tuple(ancestry(pid)), None if pod == self._own_pod else pod)
+
+    def origin(self, connection: socket.socket, peer: Peer) -> Origin:
+        """Asked once, when a peer connects."""
+
+        def look(pid: int) -> Origin:
+            return Origin(is_operator(peer, self._pod_of(pid), self._own_pod), (peer.uid, namespace_of(pid)))
+
+        return while_alive(connection, peer, look) or Origin(False, (peer.uid, 0))

@@ -1,7 +1,7 @@
 """Leases as connections hold them: asked for on a control connection, held while it lives, ended when nothing is left.
 
-The core places them. Here is what only the kernel and NVML know: which processes belong to a lease, and whether they
-and their contexts are gone.
+The core places them and says who belongs to them. Here is what only the kernel and NVML know: whether the processes of
+a lease and their contexts are gone.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nvshare import config, procfs
+from nvshare import procfs
 from nvshare.core import commands, events
+from nvshare.core.policy.membership import lease_group
 from nvshare.daemon import control
 from nvshare.wire import messages as wire
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("nvshare")
 
-GRACE = 1.0  # seconds after a restart in which those who held a lease come back before others are served
 FIRST_LOOK = 0.05  # seconds until what is left of a lease is looked at again, doubled each time
 LONGEST_LOOK = 1.0
 
@@ -32,21 +32,20 @@ LONGEST_LOOK = 1.0
 class LeaseDesk:
     """``marker`` is a file that is there while leases are held: who starts and finds it waits for their holders."""
 
-    def __init__(self, daemon: Daemon, runs: dict[int, str], marker: Path | None) -> None:
+    def __init__(self, daemon: Daemon, marker: Path | None) -> None:
         self._daemon = daemon
-        self._runs = runs  # process -> the group of what it holds first; shared with ``nvshare run``
         self._marker = marker
         self._asked: dict[str, ClientConnection] = {}  # waiting or held
-        self._held_by: dict[int, list[str]] = {}  # process -> its leases, oldest first
-        self._members: dict[str, dict[int, int]] = {}  # lease -> its processes on cards: number -> start time
-        self._ending: dict[str, dict[int, int]] = {}  # the same of leases whose holder is gone
-        self._early: list[events.LeaseRequested] = []
-        self._in_grace = marker is not None and marker.exists()
+        self._members: dict[str, dict[int, int]] = {}  # group -> its processes on cards: number -> start time
+        self._ending: dict[str, dict[int, int]] = {}  # lease -> the same, of those whose holder is gone
+        self._awaits_holders = marker is not None and marker.exists()
         self._next_look = FIRST_LOOK
         self._looking = False
         self._closed = False
-        if self._in_grace:
-            daemon.loop.call_later(GRACE, self._end_grace)
+
+    def start(self) -> None:
+        if self._awaits_holders:
+            self._daemon.dispatch(events.LeasesAwaited(self._daemon.now()))
 
     def close(self) -> None:
         """Those who hold leases will ask the next scheduler for them."""
@@ -63,7 +62,7 @@ class LeaseDesk:
             raise control.ControlError("this connection has a lease already")
         again = control.lease_again(request)
         lease = secrets.token_hex(8) if again is None else again[0]
-        event = control.lease_requested(self._daemon.now(), lease, peer.pid, request)
+        event = control.lease_requested(self._daemon.now(), lease, self._daemon.process(peer.pid), request)
         earlier = self._asked.get(lease)
         if earlier is not None and earlier.peer == peer:
             earlier.hang_up()  # the same process came back before we saw its old connection end
@@ -74,16 +73,11 @@ class LeaseDesk:
         connection.owned_lease = lease
         connection.awaits_lease = True
         self._asked[lease] = connection
-        if self._in_grace and again is None:
-            self._early.append(event)
-        else:
-            self._daemon.dispatch(event)
+        self._daemon.dispatch(event)
 
-    def _end_grace(self) -> None:
-        self._in_grace = False
-        early, self._early = self._early, []
-        for event in early:
-            self._daemon.dispatch(event)
+    def await_no_more(self, command: commands.LeasesAwaitedNoMore) -> None:
+        """From now on the marker says whether leases are held."""
+        self._awaits_holders = False
         self._mark()
 
     def answer(self, command: commands.LeaseGranted | commands.LeaseRefused) -> None:
@@ -97,46 +91,18 @@ class LeaseDesk:
             del self._asked[command.lease]
             connection.send(wire.ControlReply(control.refusal(control.ControlError(command.reason))))
             return
-        pid, group = connection.peer.pid, f"lease:{command.lease}"
-        self._held_by.setdefault(pid, []).append(command.lease)
-        self._runs.setdefault(pid, group)
-        self._members[command.lease] = {}
+        self._members[command.group] = {}
         self._mark()
-        self._daemon.operators.appeared(group, pid)
-        self._daemon.regroup(pid)
-        around = self._daemon.group_above(pid)
-        inside = None if around.startswith("lease:") and around[6:] in self._held_by[pid] else around
-        answer: dict[str, Any] = {"lease": command.lease, "gpus": list(command.gpus), "inside": inside}
+        answer: dict[str, Any] = {"lease": command.lease, "gpus": list(command.gpus), "inside": command.inside}
         connection.send(wire.ControlReply(control.reply(**answer)))
 
-    # --- whose processes
-
-    def group_of(self, group: str, pid: int) -> str:
-        """The group of a process, of those that its ancestor holds: where it holds several leases, the process's
-        environment says which one is meant."""
-        kind, _, lease = group.partition(":")
-        connection = self._asked.get(lease) if kind == "lease" else None
-        if connection is None:
-            return group
-        held = self._held_by.get(connection.peer.pid, ())
-        if len(held) > 1:
-            meant = procfs.variable(pid, config.LEASE_VARIABLE)
-            lease = meant if meant in held else lease
-        return f"lease:{lease}"
-
-    def group_named(self, lease: str) -> str:
-        """The group of a lease that is held."""
-        if lease not in self._members:
-            raise control.ControlError(f"there is no lease {lease}; nvsharectl status shows who is there")
-        return f"lease:{lease}"
-
     def holder(self, lease: str) -> ClientConnection | None:
-        """The connection that holds a lease."""
-        return self._asked.get(lease) if lease in self._members else None
+        """The connection that holds a lease, or waits for it."""
+        return self._asked.get(lease)
 
     def joined(self, group: str, pid: int) -> None:
         """A process of this group is on a card."""
-        members = self._members.get(group.removeprefix("lease:"))
+        members = self._members.get(group)
         if members is not None:
             members[pid] = procfs.start_time(pid)
 
@@ -148,12 +114,7 @@ class LeaseDesk:
         if lease is None or self._closed:
             return
         del self._asked[lease]
-        self._early = [event for event in self._early if event.lease != lease]
-        held = self._held_by.get(connection.peer.pid, [])
-        if lease in held:
-            held.remove(lease)
-            self._let_go(connection.peer.pid, lease, held)
-        members = self._members.pop(lease, {})
+        members = self._members.pop(lease_group(lease), {})
         if members:
             self._ending[lease] = members
             self._daemon.dispatch(events.LeaseReleased(self._daemon.now(), lease, _left(members)))
@@ -163,14 +124,6 @@ class LeaseDesk:
             self._daemon.dispatch(events.LeaseReleased(self._daemon.now(), lease))
         self._mark()
 
-    def _let_go(self, pid: int, lease: str, held: list[str]) -> None:
-        if self._runs.get(pid) == f"lease:{lease}":
-            del self._runs[pid]
-            if held:
-                self._runs[pid] = f"lease:{held[0]}"
-        if not held:
-            del self._held_by[pid]
-
     def _look(self) -> None:
         if self._ending and not self._looking and not self._closed:
             self._looking = True
@@ -178,7 +131,7 @@ class LeaseDesk:
 
     def _sample(self) -> None:
         """In a thread of its own: NVML may take its time."""
-        taken = self._daemon.process_memory()
+        taken = self._daemon.source.process_memory()
         with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
             self._daemon.loop.call_soon_threadsafe(self._looked, {pid for _, pid in taken})
 
@@ -195,7 +148,7 @@ class LeaseDesk:
             self._next_look = min(LONGEST_LOOK, 2 * self._next_look)
 
     def _mark(self) -> None:
-        if self._marker is None or self._in_grace:
+        if self._marker is None or self._awaits_holders:
             return
         with contextlib.suppress(OSError):  # without it a restart serves newcomers at once, no more
             if self._members:

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from nvshare import procfs
 from nvshare.core import events
+from nvshare.core.policy.membership import run_group
 from nvshare.daemon import control, identity, kept
 from nvshare.daemon.keptfile import KeptFile
 from nvshare.wire import messages as wire
 
 if TYPE_CHECKING:
     from nvshare.daemon.connection import ClientConnection
-    from nvshare.daemon.server import Core, Daemon
+    from nvshare.daemon.server import Daemon
 
 _LOG = logging.getLogger("nvshare")
 
@@ -38,25 +39,24 @@ class _Entry:
     kept: kept.KeptGroup
     away_since: float | None = None  # None: it was there at the last look
     untold: bool = False  # it is from before the restart, and the log has not said so yet
-    awaited: bool = False  # it is from before the restart, and its holder has not come back yet
 
     def __post_init__(self) -> None:
         self.line = kept.line(self.kept)  # made once: what is kept is compared every second
 
 
 class OperatorDesk:
-    def __init__(self, daemon: Daemon, core: Core, file: Path | None) -> None:
+    def __init__(self, daemon: Daemon, file: Path | None) -> None:
         self._daemon = daemon
-        self._core = core
-        self._started_with = core.settings.operable()
+        self._core = daemon.core
+        self._started_with = self._core.settings.operable()
         self._boot = procfs.boot()
         self._groups: dict[str, _Entry] = {}
-        self._awaits_runs = True
+        self._awaited: dict[int, kept.Owner] = {}  # processes whose runs have not come back since the restart
         self._nameless: set[str] = set()  # groups with quotas that cannot be kept
         self._lines: list[str] = []
         what = "what was set with nvsharectl"
         self._file = KeptFile(daemon.loop, file, "kept", what, lambda: self._lines, period=0.0)
-        self._settings = core.settings.operable()
+        self._settings = self._core.settings.operable()
         self._restore(self._file.load(kept.read) or [])
 
     def close(self, *, forget: bool = False) -> None:
@@ -121,17 +121,27 @@ class OperatorDesk:
     def _limit(self, connection: ClientConnection, request: control.Request) -> dict[str, Any]:
         target = control.target(request)
         self.require(connection)
-        group = self._daemon.group_of(target)
+        group = self._named(target)
         event = control.limits_change(self._daemon.now(), group, request)
         self._daemon.dispatch(event)
         return {"group": self._shown([group])["groups"][0], "unkept": self._note(event)}
+
+    def _named(self, target: control.Target) -> str:
+        """Whose quotas are meant; ``ControlError`` when nobody there is, or more than one."""
+        groups = self._core.named(target.kind, target.value)
+        if len(groups) > 1:
+            numbers = ", ".join(sorted(group.partition(":")[2] for group in groups)[:8])
+            raise control.ControlError(f"{len(groups)} are called {target.value}: name one by its number ({numbers})")
+        if not groups:
+            raise control.ControlError(f"there is no {target}; nvsharectl status shows who is there")
+        return groups[0]
 
     def _reset(self, connection: ClientConnection, request: control.Request) -> None:
         asked = control.reset(request)
         self.require(connection)
         groups: list[str] = []
         if isinstance(asked, control.Target):
-            groups = [self._daemon.group_of(asked)]
+            groups = [self._named(asked)]
         else:
             self._daemon.dispatch(events.SettingsReset(self._daemon.now()))
             if asked is control.Scope.EVERYTHING:
@@ -211,7 +221,11 @@ class OperatorDesk:
             elif entry.owner is not None and not self._lives(entry.owner):
                 _LOG.info("Forgot what was set for %s (%s): its process is gone", entry.group, entry.quotas)
             elif len(self._groups) < MAX_KEPT:
-                self._groups[entry.group] = _Entry(entry, away_since=self._daemon.now(), untold=True, awaited=True)
+                self._groups[entry.group] = _Entry(entry, away_since=self._daemon.now(), untold=True)
+                if entry.owner is not None and entry.group == run_group(entry.owner.pid):
+                    self._awaited[entry.owner.pid] = entry.owner
+                    process = self._daemon.kernel.process(entry.owner.pid)
+                    self._daemon.dispatch(events.RunAwaited(self._daemon.now(), process))
         self._lines = [kept.line(entry) for entry in entries]
         self._save()
 
@@ -233,21 +247,18 @@ class OperatorDesk:
     def _lives(self, owner: kept.Owner) -> bool:
         return owner.boot == self._boot and procfs.start_time(owner.pid) == owner.started
 
-    def awaited_runs(self) -> dict[int, str]:
-        """Processes of runs that have not come back since the restart, and their groups."""
-        if not self._awaits_runs:
-            return {}
-        awaited = [
-            entry.kept
-            for entry in self._groups.values()
-            if entry.awaited and entry.kept.group.startswith("run:") and entry.kept.owner is not None
-        ]
-        self._awaits_runs = bool(awaited)
-        return {one.owner.pid: one.group for one in awaited if one.owner is not None and self._lives(one.owner)}
+    def forget_dead_runs(self) -> None:
+        """Before a process is asked about: another process with the number of one that had a run inherits nothing."""
+        for pid, owner in list(self._awaited.items()):
+            if not self._lives(owner):
+                del self._awaited[pid]
+                self._daemon.dispatch(events.RunClosed(self._daemon.now(), pid))
 
-    def appeared(self, group: str, holder: int | None = None) -> None:
+    def appeared(self, group: str, holder: int | None) -> None:
         """A group is there (again). ``holder``: the process that says it is its own; None: the kernel says whose it
         is."""
+        if holder is not None and group == run_group(holder):
+            self._awaited.pop(holder, None)
         entry = self._groups.get(group)
         owner = None if entry is None else entry.kept.owner
         if entry is None or (owner is not None and holder not in (None, owner.pid)):
@@ -258,8 +269,6 @@ class OperatorDesk:
             return
         entry.away_since = None
         self._daemon.dispatch(entry.kept.quotas.change(self._daemon.now(), group))
-        if holder is not None:
-            entry.awaited = False
         if entry.untold:
             entry.untold = False
             said = "Kept from before the restart for %s: %s (set with nvsharectl; nvsharectl reset takes it back)"

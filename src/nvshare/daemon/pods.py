@@ -1,22 +1,24 @@
 """The pods of this node, as the watcher of the Kubernetes API tells of them: their names and their quotas.
 
+A quota passes three owners. The watcher parses the annotation (``kube/pods/desired.py``). ``_read`` here translates its
+request to the core's ``Pod``, which is also what the file beside the socket keeps: a scheduler that is started anew
+knows it at once. The core owns the pod's group (``core/limits.py``) and whatever waits for it (``core/waiting.py``).
+
 A message may tell of many pods. It is carried out in small steps with everything else in between, so that no number of
 pods delays a decision; the answer comes after the last step.
-
-Where there is or was a watcher, a process of a pod that it has not told of yet waits a moment for it, so that its quota
-holds from the beginning. What was told is kept in a file too: a scheduler that is started anew knows it at once.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nvshare.core import events
+from nvshare.core.events import Pod
 from nvshare.daemon import control
 from nvshare.daemon.keptfile import KeptFile
 from nvshare.daemon.translate import printable
@@ -29,44 +31,9 @@ if TYPE_CHECKING:
 MAX_PODS = 4096  # known at once; a node has some hundreds at most
 READ_PER_STEP = 8
 CHANGED_PER_STEP = 2  # some 0.03 ms, or ten times that where they have processes; a step costs the loop half as much
-UNKNOWN_WAIT = 1.5  # seconds that a process waits until its pod is told of; the library gives up after two
 SAVE_PERIOD = 1.0  # seconds between two looks at whether there is something new to keep
 _UID = re.compile(r"[0-9a-f-]{1,64}")
 _NAME = re.compile(r"[a-z0-9.-]{1,253}")  # of pods and of namespaces
-
-
-@dataclass(frozen=True)
-class Pod:
-    uid: str
-    namespace: str
-    name: str
-    gpumem: int | None
-    mem: int | None
-    cores: int | None
-    keep: frozenset[str] = field(default_factory=frozenset)  # quotas not known now: they stay as they are
-
-    @property
-    def group(self) -> str:
-        return f"pod:{self.uid}"
-
-    @property
-    def title(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-    def seen(self, now: float) -> events.PodSeen:
-        return events.PodSeen(now, self.group, self.namespace, self.name, self.gpumem, self.mem, self.cores)
-
-    def after(self, before: Pod | None) -> Pod:
-        """With what was known before in place of what is not known now."""
-        if not self.keep:
-            return self
-        mem = self.mem if before is None or "mem" not in self.keep else before.mem
-        cores = self.cores if before is None or "cores" not in self.keep else before.cores
-        return replace(self, mem=mem, cores=cores, keep=frozenset())
-
-    def line(self) -> str:
-        """Of the file: as it is told."""
-        return json.dumps({name: value for name, value in vars(self).items() if name != "keep"}) + "\n"
 
 
 @dataclass(frozen=True)
@@ -91,7 +58,8 @@ def parse(request: control.Request) -> Update:
     return Update(pods, gone, whole, more)
 
 
-def _pod(entry: Any) -> Pod:
+def _read(entry: Any) -> Pod:
+    """A pod from an entry of a request or of a line of the file. A quota that is absent is None."""
     if not isinstance(entry, dict):
         raise control.ControlError("a pod is a JSON object")
     return Pod(
@@ -101,8 +69,12 @@ def _pod(entry: Any) -> Pod:
         control.memory(entry, "gpumem"),
         control.memory(entry, "mem"),
         control.cores(entry),
-        frozenset({"mem", "cores"} - entry.keys()),
     )
+
+
+def _line(pod: Pod) -> str:
+    """Of the file: as the pod is told."""
+    return json.dumps(vars(pod)) + "\n"
 
 
 def _text(entry: dict[str, Any], name: str, form: re.Pattern[str]) -> str:
@@ -118,50 +90,24 @@ class PodDesk:
     def __init__(self, daemon: Daemon, file: Path | None) -> None:
         self._daemon = daemon
         self._known: dict[str, Pod] = {}  # by uid
-        self._named: dict[str, str] = {}  # namespace/name -> uid
         self._lines: dict[str, str] = {}  # of the file, by uid
         self._watchers: set[ClientConnection] = set()  # those who have told of all pods
-        self._is_watched = False  # now, or it was before: then a watcher will come back
-        self._awaited: dict[str, list[Callable[[], None]]] = {}  # uid -> who waits for it
         what = "what is known of pods"
         self._file = KeptFile(daemon.loop, file, "pods", what, lambda: list(self._lines.values()), SAVE_PERIOD)
-        known = self._file.load(_pod)
-        self._is_watched = known is not None
+        known = self._file.load(_read)
         for pod in (known or [])[:MAX_PODS]:
             self._see(pod)
+        self._listed = known is not None  # there was a watcher: it will come back
+        if self._listed:
+            daemon.dispatch(events.PodsListed(daemon.now()))
 
     def close(self) -> None:
         self._file.close()
-
-    def knows(self, group: str) -> bool:
-        """Whether this group is a pod whose name the API told: what its clients say of it does not count."""
-        return group.removeprefix("pod:") in self._known
 
     @property
     def watched(self) -> bool:
         """Whether somebody is there who has told of all pods and goes on to do so."""
         return bool(self._watchers)
-
-    def group_named(self, title: str) -> str | None:
-        """The group of the pod that the API calls ``namespace/name``."""
-        uid = self._named.get(title)
-        return None if uid is None else f"pod:{uid}"
-
-    def when_known(self, uid: str | None, proceed: Callable[[], None]) -> bool:
-        """Call ``proceed`` when this pod has been told of, or will not be; False: there is nothing to wait for."""
-        if uid is None or uid in self._known or not self._is_watched:
-            return False
-        self._awaited.setdefault(uid, []).append(proceed)
-        self._daemon.loop.call_later(UNKNOWN_WAIT, self._wait_no_more, uid, proceed)
-        return True
-
-    def _wait_no_more(self, uid: str, proceed: Callable[[], None]) -> None:
-        waiting = self._awaited.get(uid, [])
-        if proceed in waiting:
-            waiting.remove(proceed)
-            if not waiting:
-                del self._awaited[uid]
-            proceed()
 
     def ended(self, connection: ClientConnection) -> None:
         """A connection is gone."""
@@ -169,6 +115,7 @@ class PodDesk:
 
     def ask(self, connection: ClientConnection, request: control.Request) -> None:
         """``pods``."""
+        self._daemon.operators.require(connection)
         update = parse(request)
         if len(self._known) + len(update.entries) > MAX_PODS:
             raise control.ControlError(f"at most {MAX_PODS} pods of one node are kept")
@@ -191,7 +138,7 @@ class PodDesk:
         """Read all of it, then carry it out; only what changed goes to the core."""
         pods: list[Pod] = []
         for number, entry in enumerate(update.entries, start=1):
-            pods.append(_pod(entry))
+            pods.append(_read(entry))
             if number % READ_PER_STEP == 0:
                 yield
         gone = [_text({"uid": uid}, "uid", _UID) for uid in update.gone]
@@ -203,8 +150,8 @@ class PodDesk:
         self, connection: ClientConnection, update: Update, pods: list[Pod], gone: list[str]
     ) -> Iterator[None]:
         """Carry them out, one at each step."""
-        for told in pods:
-            pod = told.after(self._known.get(told.uid))
+        for entry, told in zip(update.entries, pods, strict=True):
+            pod = self._complete(told, entry.keys())
             if self._known.get(pod.uid) != pod:
                 self._see(pod)
                 self._file.save()
@@ -213,9 +160,20 @@ class PodDesk:
             gone += self._not_listed(connection, pods, update.more)
         for uid in gone:
             if uid in self._known:
-                self._forget(self._known.pop(uid))
+                self._forget(uid)
                 self._file.save()
                 yield
+
+    def _complete(self, told: Pod, names: Collection[str]) -> Pod:
+        """With what was known before in place of the quotas that the watcher does not know now, and so leaves out."""
+        before = self._known.get(told.uid)
+        if before is None:
+            return told
+        return replace(
+            told,
+            mem=told.mem if "mem" in names else before.mem,
+            cores=told.cores if "cores" in names else before.cores,
+        )
 
     def _not_listed(self, connection: ClientConnection, pods: list[Pod], more: bool) -> set[str]:
         """Uids that are in no part of a list that is complete now; none while more is to come."""
@@ -223,22 +181,18 @@ class PodDesk:
         if more:
             return set()
         connection.pods_listed = None
-        self._is_watched = True
+        if not self._listed:
+            self._listed = True
+            self._daemon.dispatch(events.PodsListed(self._daemon.now()))
         if not connection.closed:
             self._watchers.add(connection)
         return self._known.keys() - listed
 
     def _see(self, pod: Pod) -> None:
         self._known[pod.uid] = pod
-        self._named[pod.title] = pod.uid
-        self._lines[pod.uid] = pod.line()
-        self._daemon.dispatch(pod.seen(self._daemon.now()))
-        self._daemon.operators.appeared(pod.group)
-        for proceed in self._awaited.pop(pod.uid, ()):
-            proceed()
+        self._lines[pod.uid] = _line(pod)
+        self._daemon.dispatch(events.PodSeen(self._daemon.now(), pod))
 
-    def _forget(self, pod: Pod) -> None:
-        if self._named.get(pod.title) == pod.uid:
-            del self._named[pod.title]
-        del self._lines[pod.uid]
-        self._daemon.dispatch(events.GroupClosed(self._daemon.now(), pod.group))
+    def _forget(self, uid: str) -> None:
+        del self._known[uid], self._lines[uid]
+        self._daemon.dispatch(events.PodGone(self._daemon.now(), uid))

@@ -17,9 +17,10 @@ from typing import Any
 from nvshare.config import SchedulerConfig, host_memory_budget
 from nvshare.core.scheduler import Scheduler
 from nvshare.core.settings import Mode, Settings, SwitchTime
+from nvshare.daemon.admission import MAX_CONNECTIONS
 from nvshare.daemon.connection import ClientConnection
 from nvshare.daemon.exclusive import GpuClaims, listen_at, remove_own
-from nvshare.daemon.server import MAX_CONNECTIONS, Daemon, about
+from nvshare.daemon.server import Daemon, about
 from nvshare.gpu.cards import CardSource
 
 _LOG = logging.getLogger("nvshare")
@@ -129,7 +130,7 @@ def _to_be_told(loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
 async def _until(told: asyncio.Future[int], daemon: Daemon, idle_exit: float) -> int | None:
     """The signal that told us to end; None: nobody needs us any more."""
     while not told.done():
-        left = idle_exit - daemon.idle_for() if idle_exit else None
+        left = idle_exit - daemon.admission.idle_for() if idle_exit else None
         if left is not None and left <= 0:
             _LOG.info("No connection for %g seconds, ending", idle_exit)
             return None

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nvshare.core import commands, events
+from nvshare.core.policy.membership import Process
 from nvshare.core.settings import Priority, SliceEnd
 from nvshare.wire import messages as wire
 
 _MAX_U32 = 0xFFFFFFFF
 _TOLD = frozenset(reason.value for reason in wire.ReleaseReason)
+REFUSALS = {
+    commands.Fault.MALFORMED: wire.RefusalCode.MALFORMED,
+    commands.Fault.UNKNOWN_GPU: wire.RefusalCode.UNKNOWN_GPU,
+    commands.Fault.LIMIT: wire.RefusalCode.LIMIT,
+}
 _SLICE_ENDS = {reason.value: SliceEnd(reason.value) for reason in wire.TurnReason}
 
 
 class BadMessage(Exception):
     """A well-formed message whose content cannot be meant; the connection is closed with this text."""
-
-    def __init__(self, text: str, code: wire.RefusalCode = wire.RefusalCode.MALFORMED) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 def printable(text: str) -> str:
@@ -26,45 +28,23 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def held_gpus(
-    entries: Sequence[wire.GpuEntry], present: Sequence[str], known: frozenset[str]
-) -> tuple[events.HeldGpu, ...]:
-    """The GPUs of a REGISTER or ATTACH; ``BadMessage`` for one we do not have, one named twice, and for too many."""
-    seen = set(present)
-    for entry in entries:
-        if entry.uuid not in known:
-            raise BadMessage(
-                f"GPU {printable(entry.uuid)!r} is not one of this scheduler's ({', '.join(sorted(known))})",
-                wire.RefusalCode.UNKNOWN_GPU,
-            )
-        if entry.uuid in seen:
-            raise BadMessage(f"GPU {entry.uuid} is attached twice")
-        seen.add(entry.uuid)
-    if len(seen) > wire.MAX_GPUS:
-        raise BadMessage(f"{len(seen)} GPUs, at most {wire.MAX_GPUS} allowed")
-    return tuple(events.HeldGpu(entry.uuid, entry.allocated, entry.resident, entry.grant) for entry in entries)
+def held_gpus(entries: Sequence[wire.GpuEntry]) -> tuple[events.HeldGpu, ...]:
+    """The GPUs of a REGISTER or ATTACH."""
+    return tuple(
+        events.HeldGpu(printable(entry.uuid), entry.allocated, entry.resident, entry.grant) for entry in entries
+    )
 
 
-def registration(
-    now: float,
-    message: wire.Register,
-    *,
-    client: int,
-    group: str,
-    pid: int,
-    in_pod: bool,
-    gpus: tuple[events.HeldGpu, ...],
-) -> events.ClientRegistered:
-    """REGISTER. A pod's name is taken from the client only where the kernel says that it lives in one."""
+def registration(now: float, message: wire.Register, client: int, process: Process) -> events.ClientRegistered:
+    """REGISTER."""
     return events.ClientRegistered(
         now,
         client,
-        group,
-        gpus,
-        pid=pid,
+        process,
+        held_gpus(message.gpus),
         name=printable(message.name),
-        pod_name=printable(message.pod_name) if in_pod else "",
-        pod_namespace=printable(message.pod_namespace) if in_pod else "",
+        pod_name=printable(message.pod_name),
+        pod_namespace=printable(message.pod_namespace),
         can_swap=bool(message.flags & wire.FLAG_CAN_SWAP),
         oversize=bool(message.flags & wire.FLAG_OVERSIZE),
         mem_limit=message.mem_limit or None,

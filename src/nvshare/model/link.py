@@ -6,6 +6,7 @@ from typing import Protocol
 
 from nvshare.bench.outcome import TaskPlan
 from nvshare.core import commands, events
+from nvshare.core.policy import membership
 from nvshare.core.settings import Priority
 from nvshare.model import costs
 from nvshare.model.card import Card, OutOfMemory
@@ -132,7 +133,7 @@ class Shared:
         return events.ClientRegistered(
             now,
             self._client,
-            group=f"process:{self._client}",
+            membership.Process(self._client, (self._client,)),
             gpus=(events.HeldGpu(self._card.uuid),),
             name=self._plan.name,
             can_swap=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -34,6 +35,7 @@ class Shell:
         self._scheduler = Scheduler(settings)
         self._receivers: dict[int, Receiver] = {}
         self._wake = 0
+        self._events: deque[events.Event] = deque()
 
     def add_card(self, uuid: str, total: int, name: str, declared: int | None) -> None:
         self.handle(events.GpuAdded(self._engine.now, uuid, total, name, declared))
@@ -46,13 +48,16 @@ class Shell:
         self._engine.after(costs.MESSAGE, lambda: self.handle(make(self._engine.now)))
 
     def handle(self, event: events.Event) -> None:
-        for watcher in self._watchers:
-            watcher.event(event)
-        for command in self._scheduler.handle(event):
+        self._events.append(event)
+        while self._events:
+            event = self._events.popleft()
             for watcher in self._watchers:
-                watcher.command(self._engine.now, command)
-            self._carry_out(command)
-        self._scheduler.validate()
+                watcher.event(event)
+            for command in self._scheduler.handle(event):
+                for watcher in self._watchers:
+                    watcher.command(self._engine.now, command)
+                self._carry_out(command)
+            self._scheduler.validate()
 
     def snapshot(self) -> Snapshot:
         return self._scheduler.snapshot(self._engine.now)
@@ -60,7 +65,9 @@ class Shell:
     def _carry_out(self, command: commands.Command) -> None:
         if isinstance(command, commands.WakeAt):
             self._set_timer(command.at)
-        elif not isinstance(command, commands.Log):
+        elif isinstance(command, commands.SampleCards):  # what is on a modelled card is known at once
+            self._events.append(events.CardsSampled(self._engine.now, command.sample))
+        elif not isinstance(command, (commands.Log, commands.GroupAppeared)):
             client: int = command.client  # type: ignore[attr-defined]  # every other command has one
             receiver = self._receivers[client]
             self._engine.after(costs.MESSAGE, lambda: receiver.receive(command))

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
+from nvshare.core.policy.membership import Process
 from nvshare.core.scheduler import Scheduler
 from nvshare.core.settings import Mode, Priority, Settings, SwitchTime
 from nvshare.core.state import UNTOLD
@@ -16,6 +17,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 A, B = "GPU-a", "GPU-b"
 CARD = 16 * GIB
+HOLDER = Process(77, (77,))  # of leases
 
 C = TypeVar("C", bound=c.Command)
 
@@ -52,6 +54,19 @@ class Memory:
         return moved
 
 
+def process_in(group: str, client: int) -> Process:
+    """A process that belongs to this group once that is opened; without one, to itself."""
+    kind, _, key = group.partition(":")
+    if kind == "pod":
+        return Process(client, (client,), pod=key)
+    if kind == "run":
+        return Process(client, (client, int(key)))
+    if kind == "lease":
+        return Process(client, (client, HOLDER.pid), lease=key)
+    pid = int(key or client)
+    return Process(pid, (pid,))
+
+
 class Scene:
     def __init__(
         self,
@@ -66,8 +81,10 @@ class Scene:
         switch_time: SwitchTime = SwitchTime.FIXED,
         host_budget: int | None = None,
         demand: float | None = None,
+        samples: bool = True,
     ) -> None:
         self.now = 0.0
+        self.samples = samples  # whether a sample of the cards is taken as soon as it is ordered
         self.demand = demand  # of those who register, as if it had been measured before
         self.scheduler = Scheduler(
             Settings(
@@ -100,6 +117,8 @@ class Scene:
                 if attachment is not None:
                     attachment.tell(command)
                     self._note_residents(command.gpu)
+        for command in only(answer, c.SampleCards) if self.samples else ():
+            answer = answer + self.send(e.CardsSampled(self.now, command.sample))
         return answer
 
     def _note_residents(self, gpu: str) -> None:
@@ -122,13 +141,14 @@ class Scene:
         for gpu in held if can_swap else ():
             told = gpu.resident if gpu.resident < gpu.allocated else UNTOLD
             self.memory[client, gpu.gpu] = Memory(gpu.allocated, 0, gpu.resident, told)
+        if group.startswith("run:"):
+            self.send(e.RunAwaited(self.now, process_in(f"process:{group[4:]}", client)))
         answer = self.send(
             e.ClientRegistered(
                 self.now,
                 client,
-                group or f"process:{client}",
+                process_in(group, client),
                 held,
-                pid=1000 + client,
                 name=f"task-{client}",
                 pod_name=pod,
                 pod_namespace="default" if pod else "",
@@ -293,4 +313,5 @@ def said(answer: list[c.Command], level: c.Level | None = None) -> list[str]:
 
 
 def to_clients(answer: list[c.Command]) -> list[c.Command]:
-    return [command for command in answer if not isinstance(command, (c.Log, c.WakeAt))]
+    for_the_shell = (c.Log, c.WakeAt, c.SampleCards, c.GroupAppeared, c.Registered)
+    return [command for command in answer if not isinstance(command, for_the_shell)]

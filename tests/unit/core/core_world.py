@@ -17,6 +17,7 @@ from dataclasses import replace
 from itertools import chain
 
 from core_programs import Held, Program
+from core_scene import process_in
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
@@ -31,7 +32,8 @@ MIB = 1 << 20
 CARDS = {"GPU-a": (1000 * MIB, 800 * MIB), "GPU-b": (1000 * MIB, None), "GPU-c": (2000 * MIB, None)}
 UUIDS = tuple(CARDS)
 CLIENTS = 7
-GROUPS = ("pod:one", "run:two", "process:3")
+RUN = process_in("process:2", 0)
+GROUPS = ("pod:one", "run:2", "process:3")
 PAUSES = (0.0, 0.0, 0.001, 0.1, 1.0, 2.5, 9.0, 11.0, 31.0, 400.0)
 SIZES = (0, 1, MIB, 100 * MIB, 250 * MIB, 400 * MIB, 800 * MIB, 2000 * MIB, SIZE_MAX + 1)
 CHUNKS = (MIB, 33 * MIB, 128 * MIB, 400 * MIB, SIZE_MAX)
@@ -172,6 +174,9 @@ class World:
         if self.settings.mode is Mode.SERIAL:
             self._check_alone()
         self.scheduler.validate()
+        for command in answer:
+            if isinstance(command, c.SampleCards):
+                answer = answer + self.send(e.CardsSampled(self.now, command.sample))
         return answer
 
     def _tight(self, uuid: str) -> bool:
@@ -233,7 +238,7 @@ class World:
             else:
                 held.dropped = True
                 held.drain_by = self.now + command.deadline
-        elif isinstance(command, c.Expel):
+        elif isinstance(command, (c.Expel, c.Refuse)):
             self._forget(command.client)
         elif isinstance(command, c.SchedOff) or (isinstance(command, c.SchedOn) and not self._registering()):
             program = self.programs[command.client]
@@ -330,7 +335,7 @@ class World:
         uuids = [uuid for i, uuid in enumerate(UUIDS) if b >> i & 1] or [UUIDS[a % len(UUIDS)]]
         if client in self.programs:
             if b % 4 == 0:
-                self._expect_expelled(client, e.ClientRegistered(self.now, client, GROUPS[0], (e.HeldGpu(UUIDS[0]),)))
+                self._expect_expelled(client, self._registration(client, (e.HeldGpu(UUIDS[0]),)))
             return
         gpus = {uuid: Held() for uuid in uuids}
         program = Program(client, GROUPS[b % len(GROUPS)], gpus, can_swap=a % 5 != 0, oversize=a % 5 == 1)
@@ -340,6 +345,8 @@ class World:
         self._register(program, adopt=d % 6 == 0, limit=LIMITS[b % len(LIMITS)])
 
     def _register(self, program: Program, adopt: bool, limit: int | None = None) -> None:
+        if program.group == GROUPS[1]:
+            self.send(e.RunAwaited(self.now, RUN))
         gpus = []
         for uuid, held in program.gpus.items():
             if held.dropped:
@@ -358,7 +365,7 @@ class World:
             e.ClientRegistered(
                 self.now,
                 program.id,
-                program.group,
+                process_in(program.group, program.id),
                 tuple(gpus),
                 can_swap=program.can_swap,
                 oversize=program.oversize,
@@ -397,21 +404,27 @@ class World:
             (e.HeldGpu(UUIDS[0], allocated=1, resident=2),),
             (e.HeldGpu(UUIDS[0], grant=1 << 63),),
         )
-        self._expect_expelled(client, e.ClientRegistered(self.now, client, GROUPS[0], bad[b % len(bad)]))
+        self._expect_expelled(client, self._registration(client, bad[b % len(bad)]))
+
+    def _registration(self, client: int, gpus: tuple[e.HeldGpu, ...]) -> e.ClientRegistered:
+        return e.ClientRegistered(self.now, client, process_in(GROUPS[0], client), gpus)
 
     def _expect_expelled(self, client: int, event: e.Event) -> None:
         answer = self.send(event)
-        assert [command.client for command in answer if isinstance(command, c.Expel)] == [client]
+        assert [command.client for command in answer if isinstance(command, (c.Expel, c.Refuse))] == [client]
 
     def attach(self, a: int, b: int, d: int) -> None:
         program = self._pick(a)
         if program is None:
             return
         uuid = UUIDS[b % len(UUIDS)]
+        event = e.GpuAttached(self.now, program.id, (e.HeldGpu(uuid),))
         if uuid not in program.gpus:
             program.gpus[uuid] = Held()
             self._expect_contexts(program, [uuid])
-        self.send(e.GpuAttached(self.now, program.id, (e.HeldGpu(uuid),)))
+            self.send(event)
+        elif d % 8 == 0:
+            self._expect_expelled(program.id, event)
 
     def go(self, a: int, b: int, d: int) -> None:
         program = self._pick(a)
@@ -698,16 +711,18 @@ class World:
             self.settings = before
         assert self.scheduler.settings == self.settings
 
-    def open_group(self, a: int, b: int, d: int) -> None:
-        group = GROUPS[a % len(GROUPS)]
+    def open_run(self, a: int, b: int, d: int) -> None:
         if b % 3 == 0:
-            self.send(e.GroupClosed(self.now, group))
+            self.send(e.RunClosed(self.now, RUN.pid))
         else:
-            self.send(e.GroupOpened(self.now, group, "label", LIMITS[d % len(LIMITS)], 30, Priority.HIGH))
+            self.send(e.RunOpened(self.now, RUN, "label", LIMITS[d % len(LIMITS)], 30, Priority.HIGH))
 
     def see_pod(self, a: int, b: int, d: int) -> None:
         gpumem, annotation = LIMITS[b % len(LIMITS)], LIMITS[d % len(LIMITS)]
-        self.send(e.PodSeen(self.now, GROUPS[0], "ns", f"pod-{a % 3}", gpumem, annotation, b % 120))
+        if a % 4 == 3:
+            self.send(e.PodGone(self.now, "one"))
+        else:
+            self.send(e.PodSeen(self.now, e.Pod("one", "ns", f"pod-{a % 3}", gpumem, annotation, b % 120)))
 
     def change_limits(self, a: int, b: int, d: int) -> None:
         clear = frozenset({"mem_limit"}) if b % 4 == 0 else frozenset()
@@ -727,7 +742,7 @@ class World:
             e.GpuAttached(self.now, 99, (e.HeldGpu(UUIDS[0]),)),
             e.LockRequested(self.now, program.id if program else 99, "GPU-unknown"),
             e.LimitsChanged(self.now, "pod:unknown", 1),
-            e.GroupClosed(self.now, "pod:unknown"),
+            e.PodGone(self.now, "unknown"),
         )
         answer = self.send(strangers[b % len(strangers)])
         assert all(isinstance(command, (c.Log, c.WakeAt)) for command in answer)
@@ -788,7 +803,7 @@ ACTIONS: tuple[Callable[[World, int, int, int], None], ...] = (
     World.measure,
     World.intrude,
     World.report_usage,
-    World.open_group,
+    World.open_run,
     World.see_pod,
     World.change_limits,
     World.wake_early,

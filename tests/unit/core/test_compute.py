@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from core_scene import GIB, A, B, Scene
+from core_scene import GIB, A, B, Scene, process_in
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
@@ -539,8 +539,8 @@ def test_a_gang_without_a_quota_runs_freely() -> None:
 
 def test_a_job_with_a_process_per_card_runs_freely_as_long_as_it_has_several() -> None:
     stage = Stage(gpus=(A, B))
-    stage.start(1, A, group="run:job")
-    stage.start(2, B, group="run:job")
+    stage.start(1, A, group="run:7")
+    stage.start(2, B, group="run:7")
     stage.start(3, A)
     assert not of(stage.use(1, 3), c.SetTerms)
     assert c.SetTerms(1, A, True, 0.004) in stage.gone(2)
@@ -548,17 +548,17 @@ def test_a_job_with_a_process_per_card_runs_freely_as_long_as_it_has_several() -
 
 def test_processes_of_a_group_on_one_card_take_turns_until_one_is_on_another() -> None:
     stage = Stage(gpus=(A, B))
-    stage.start(1, A, group="run:job")
-    stage.start(2, A, group="run:job")
+    stage.start(1, A, group="run:7")
+    stage.start(2, A, group="run:7")
     stage.use(1, 2)
     assert stage.attachment(1).compute.told
-    assert c.SetTerms(1, A, False) in stage.start(3, B, group="run:job")
+    assert c.SetTerms(1, A, False) in stage.start(3, B, group="run:7")
 
 
 def test_turns_of_a_job_with_a_quota_and_a_process_per_card_begin_together() -> None:
     stage = Stage(gpus=(A, B))
     for client, gpu in ((1, A), (2, B)):
-        stage.start(client, gpu, group="run:job", core_limit=50)
+        stage.start(client, gpu, group="run:7", core_limit=50)
     other = stage.scheduler._node.clients[2].gpus[B]
     stage.scheduler._slices.terms.book(other).credit = -0.1
     assert not of(stage.ask(1), c.GiveSlice)
@@ -605,10 +605,10 @@ def test_who_was_taken_for_ignorant_is_asked_again_after_a_minute() -> None:
 
 def test_what_a_run_owes_is_not_forgotten_with_its_process() -> None:
     stage = Stage()
-    stage.send(e.GroupOpened(stage.now, "run:1", "job", core_limit=10))
+    stage.send(e.RunOpened(stage.now, process_in("process:99", 0), "job", core_limit=10))
     used = 0.0
     for client in range(1, 9):
-        stage.start(client, group="run:1")
+        stage.start(client, group="run:99")
         stage.ask(client)
         stage.pass_time(0.9)
         if stage.slice(client):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from core_scene import GIB, A, B, Scene
+from core_scene import GIB, HOLDER, A, B, Scene, process_in
 
+from nvshare.core import events as e
 from nvshare.core.events import HeldGpu
 from nvshare.core.invariants import INVARIANTS, InvariantBroken
+from nvshare.core.policy.membership import Opened
 from nvshare.core.settings import Mode
-from nvshare.core.state import HeldRequest, Lease, Node, Standing
+from nvshare.core.state import HeldRequest, Lease, Node, Standing, WaitingRegistration
 
 
 def busy_scene() -> Scene:
@@ -115,8 +117,24 @@ def reserve_twice(node: Node) -> None:
 
 
 def keep_a_lease_waiting(node: Node) -> None:
-    lease = Lease("x", "", 1, None, None, 1, (A,))
+    lease = Lease("x", "", HOLDER, None, None, 1, (A,))
     node.leases["x"] = node.lease_queue["x"] = lease
+
+
+def wait_for_ever(node: Node) -> None:
+    node.registering[9] = WaitingRegistration(registration(9), node.now)
+
+
+def wait_for_nothing(node: Node) -> None:
+    node.registering[1] = WaitingRegistration(registration(1), node.now + 1.0)
+
+
+def hold_a_lease_for_nobody(node: Node) -> None:
+    node.opened[77] = Opened(HOLDER, leases=("x",))
+
+
+def registration(client: int) -> e.ClientRegistered:
+    return e.ClientRegistered(0.0, client, process_in("pod:y", client), (HeldGpu(A),))
 
 
 @pytest.mark.parametrize(
@@ -138,6 +156,9 @@ def keep_a_lease_waiting(node: Node) -> None:
         ("gangs drain together", split_the_gang),
         ("leases fit", reserve_twice),
         ("the first lease waits for room only", keep_a_lease_waiting),
+        ("waits for facts end", wait_for_ever),
+        ("waits for facts are needed", wait_for_nothing),
+        ("owners agree", hold_a_lease_for_nobody),
     ],
 )
 def test_a_broken_invariant_is_found(name: str, sabotage: Callable[[Node], None]) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from core_scene import GIB, MIB, A, B, Scene, only
+from core_scene import GIB, HOLDER, MIB, A, B, Scene, only
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
+from nvshare.core.leases import GRACE
 
 CARDS = (A, B, "GPU-c", "GPU-d")
 
 
 def lease(scene: Scene, name: str, **wish: Any) -> tuple[str, ...] | str | None:
     """Ask for a lease: its cards, why it was refused, or None while it waits."""
-    return outcome(scene.send(e.LeaseRequested(scene.now, name, **wish)), name)
+    return outcome(scene.send(e.LeaseRequested(scene.now, name, HOLDER, **wish)), name)
 
 
 def outcome(answer: list[c.Command], name: str) -> tuple[str, ...] | str | None:
@@ -150,6 +151,28 @@ def test_who_claims_to_have_held_a_place_does_not_overtake_who_waits_for_it() ->
     lease(scene, "one", cores=60)
     lease(scene, "waits", cores=60)
     assert "is lost" in str(lease(scene, "claims", cores=10, held=(A,)))
+
+
+def test_holders_of_an_earlier_scheduler_come_back_before_others_are_served() -> None:
+    scene = Scene()
+    scene.send(e.LeasesAwaited(0.0))
+    # WHEN a newcomer is faster than the holder of a place THEN it waits, and the holder has its place again
+    assert lease(scene, "newcomer", cores=60) is None
+    assert lease(scene, "mine", cores=30, held=(A,)) == (A,)
+    # AND what is impossible is refused at once
+    assert "at least 1" in str(lease(scene, "none", count=0))
+    # AND the newcomer is served when the time of the others is over
+    answer = scene.pass_time(GRACE)
+    assert (outcome(answer, "newcomer"), only(answer, c.LeasesAwaitedNoMore)) == ((A,), [c.LeasesAwaitedNoMore()])
+    assert scene.wake is None
+
+
+def test_who_comes_back_too_late_is_not_awaited() -> None:
+    scene = Scene()
+    scene.send(e.LeasesAwaited(0.0))
+    assert lease(scene, "newcomer", cores=60) is None
+    scene.pass_time(GRACE)
+    assert "is lost" in str(lease(scene, "late", cores=60, held=(A,)))
 
 
 number = st.integers(0, 255)

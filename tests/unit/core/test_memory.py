@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from core_scene import GIB, MIB, A, B, Scene, only, said, to_clients
+from core_scene import GIB, MIB, A, B, Scene, only, process_in, said, to_clients
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
@@ -44,8 +44,8 @@ def test_a_quota_holds_per_gpu() -> None:
 
 def test_the_death_of_a_client_gives_its_bytes_back_to_card_and_group() -> None:
     scene = Scene(declared=GIB)
-    scene.register(1, group="run:x", mem_limit=GIB)
-    scene.register(2, group="run:x")
+    scene.register(1, group="run:7", mem_limit=GIB)
+    scene.register(2, group="run:7")
     scene.allocate(1, GIB)
 
     scene.gone(1)
@@ -140,13 +140,13 @@ def test_an_impossible_report_expels_its_sender_and_nobody_else_notices(lie: e.E
 
 def test_raising_a_limit_lets_the_next_request_through_and_lowering_it_kills_nothing() -> None:
     scene = Scene()
-    scene.register(1, group="run:x", mem_limit=GIB)
+    scene.register(1, group="run:7", mem_limit=GIB)
     scene.allocate(1, GIB)
 
     assert isinstance(scene.allocate(1, GIB), c.DenyMemory)
-    assert only(scene.limit("run:x", mem_limit=2 * GIB), c.SetLimit) == [c.SetLimit(1, A, 2 * GIB, 16 * GIB)]
+    assert only(scene.limit("run:7", mem_limit=2 * GIB), c.SetLimit) == [c.SetLimit(1, A, 2 * GIB, 16 * GIB)]
     assert isinstance(scene.allocate(1, GIB), c.GrantMemory)
-    answer = scene.limit("run:x", mem_limit=GIB)
+    answer = scene.limit("run:7", mem_limit=GIB)
     assert only(answer, (c.Expel, c.Drop)) == []
     assert isinstance(scene.allocate(1, 1), c.DenyMemory)
     assert scene.gpu()["allocated"] == 2 * GIB
@@ -158,14 +158,14 @@ def test_an_operators_limit_beats_the_opened_one_and_that_beats_the_environment(
     def effective() -> int | None:
         return scene.scheduler.snapshot(0.0).groups[0].mem_limit
 
-    scene.register(1, group="run:x", mem_limit=3 * GIB)
+    scene.register(1, group="run:7", mem_limit=3 * GIB)
     assert effective() == 3 * GIB
-    scene.send(e.GroupOpened(0.0, "run:x", "job", mem_limit=2 * GIB))
+    scene.send(e.RunOpened(0.0, process_in("process:7", 0), "job", mem_limit=2 * GIB))
     assert effective() == 2 * GIB
-    scene.limit("run:x", mem_limit=GIB)
-    scene.register(2, group="run:x", mem_limit=8 * GIB)
+    scene.limit("run:7", mem_limit=GIB)
+    scene.register(2, group="run:7", mem_limit=8 * GIB)
     assert effective() == GIB
-    scene.limit("run:x", clear=frozenset({"mem_limit"}))
+    scene.limit("run:7", clear=frozenset({"mem_limit"}))
     assert effective() == 2 * GIB
 
 
@@ -202,9 +202,9 @@ def test_a_change_of_quotas_is_logged_in_the_words_people_look_for() -> None:
 )
 def test_a_limit_that_cannot_be_is_ignored_with_its_range(limits: dict[str, int]) -> None:
     scene = Scene()
-    scene.register(1, group="run:x", mem_limit=GIB, core_limit=50)
+    scene.register(1, group="run:7", mem_limit=GIB, core_limit=50)
 
-    answer = scene.limit("run:x", **limits)
+    answer = scene.limit("run:7", **limits)
 
     assert to_clients(answer) == []
     assert "between 1" in said(answer, c.Level.WARN)[0]
@@ -212,21 +212,21 @@ def test_a_limit_that_cannot_be_is_ignored_with_its_range(limits: dict[str, int]
 
 def test_an_opened_group_outlives_its_clients_and_goes_when_closed() -> None:
     scene = Scene()
-    scene.send(e.GroupOpened(0.0, "run:x", "job", mem_limit=GIB))
-    scene.register(1, group="run:x")
+    scene.send(e.RunOpened(0.0, process_in("process:7", 0), "job", mem_limit=GIB))
+    scene.register(1, group="run:7")
     scene.gone(1)
 
-    assert [group.id for group in scene.scheduler.snapshot(0.0).groups] == ["run:x"]
-    scene.send(e.GroupClosed(0.0, "run:x"))
+    assert [group.id for group in scene.scheduler.snapshot(0.0).groups] == ["run:7"]
+    scene.send(e.RunClosed(0.0, 7))
     assert scene.scheduler.snapshot(0.0).groups == ()
 
 
 def test_a_group_that_is_closed_keeps_its_quota_for_those_who_are_left() -> None:
     scene = Scene()
-    scene.send(e.GroupOpened(0.0, "run:x", "job", mem_limit=GIB))
-    scene.register(1, group="run:x")
+    scene.send(e.RunOpened(0.0, process_in("process:7", 0), "job", mem_limit=GIB))
+    scene.register(1, group="run:7")
 
-    scene.send(e.GroupClosed(0.0, "run:x"))
+    scene.send(e.RunClosed(0.0, 7))
 
     assert isinstance(scene.allocate(1, GIB + 1), c.DenyMemory)
     scene.gone(1)

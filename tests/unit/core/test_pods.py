@@ -15,7 +15,8 @@ POD = "pod:uid-1"
 
 
 def seen(scene: Scene, group: str = POD, **fields: object) -> list[c.Command]:
-    return scene.send(e.PodSeen(scene.now, group, "default", "trainer", **fields))  # type: ignore[arg-type]
+    uid = group.removeprefix("pod:")
+    return scene.send(e.PodSeen(scene.now, e.Pod(uid, "default", "trainer", **fields)))  # type: ignore[arg-type]
 
 
 def quotas(scene: Scene) -> GroupView:
@@ -26,7 +27,7 @@ def quotas(scene: Scene) -> GroupView:
 def test_an_annotation_counts_before_all_others_and_its_removal_brings_them_back_one_by_one() -> None:
     scene = Scene()
     scene.register(1, group=POD, mem_limit=4 * GIB)
-    seen(scene, gpumem=3 * GIB, mem_limit=GIB)
+    seen(scene, gpumem=3 * GIB, mem=GIB)
     scene.limit(POD, mem_limit=2 * GIB)
 
     story = [(quotas(scene).mem_limit, quotas(scene).mem_limit_from)]
@@ -53,7 +54,7 @@ def test_the_order_of_arrival_does_not_matter(order: tuple[str, ...]) -> None:
     acts = {
         "register": lambda: scene.register(1, group=POD, core_limit=70),
         "operator": lambda: scene.limit(POD, core_limit=50),
-        "annotation": lambda: seen(scene, core_limit=30),
+        "annotation": lambda: seen(scene, cores=30),
     }
     for name in order:
         acts[name]()
@@ -68,7 +69,7 @@ def test_a_changed_annotation_reaches_every_process_of_the_pod_and_nobody_else()
     for client, group in ((1, POD), (2, POD), (3, "pod:uid-2")):
         scene.register(client, group=group)
 
-    answer = seen(scene, mem_limit=GIB, core_limit=30)
+    answer = seen(scene, mem=GIB, cores=30)
 
     assert only(answer, c.SetCoreLimit) == [c.SetCoreLimit(1, 30), c.SetCoreLimit(2, 30)]
     assert [(told.client, told.mem_limit) for told in only(answer, c.SetLimit)] == [(1, GIB), (2, GIB)]
@@ -76,13 +77,14 @@ def test_a_changed_annotation_reaches_every_process_of_the_pod_and_nobody_else()
         "Memory limit changed for pod default/trainer: none -> 1024 MB",
         "Compute limit changed for pod default/trainer: 100% -> 30%",
     ]
-    assert to_clients(seen(scene, mem_limit=GIB, core_limit=30)) == []
+    assert to_clients(seen(scene, mem=GIB, cores=30)) == []
 
 
 def test_a_pod_has_its_quotas_before_its_first_process_and_says_nothing_about_them() -> None:
     scene = Scene()
 
-    assert seen(scene, mem_limit=GIB, core_limit=30) == []
+    answer = seen(scene, mem=GIB, cores=30)
+    assert (to_clients(answer), said(answer)) == ([], [])
 
     answer = scene.register(1, group=POD, mem_limit=8 * GIB)
     assert c.SetCoreLimit(1, 30) in answer
@@ -105,10 +107,10 @@ def test_the_name_that_the_api_tells_counts_before_the_one_that_a_client_claims(
 
 def test_a_pod_that_is_gone_keeps_its_quota_for_processes_that_are_left_and_then_nothing() -> None:
     scene = Scene()
-    seen(scene, mem_limit=GIB)
+    seen(scene, mem=GIB)
     scene.register(1, group=POD)
 
-    scene.send(e.GroupClosed(0.0, POD))
+    scene.send(e.PodGone(0.0, "uid-1"))
 
     assert isinstance(scene.allocate(1, GIB + 1), c.DenyMemory)
     scene.gone(1)
@@ -118,7 +120,7 @@ def test_a_pod_that_is_gone_keeps_its_quota_for_processes_that_are_left_and_then
 def test_an_impossible_value_is_ignored_with_its_range() -> None:
     scene = Scene()
 
-    answer = seen(scene, mem_limit=0, core_limit=101, gpumem=-1)
+    answer = seen(scene, mem=0, cores=101, gpumem=-1)
 
     assert len(said(answer, c.Level.WARN)) == 3
     assert (quotas(scene).mem_limit, quotas(scene).core_limit) == (None, 100)

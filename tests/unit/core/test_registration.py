@@ -6,7 +6,7 @@ from core_scene import GIB, MIB, A, B, Scene, granted, only, said, to_clients
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.compute.terms import NOBODY_ELSE
-from nvshare.core.settings import SIZE_MAX, Mode
+from nvshare.core.settings import MAX_GPUS, SIZE_MAX, Mode
 
 
 def test_a_client_is_answered_with_sched_on_then_its_limits() -> None:
@@ -26,7 +26,7 @@ def test_a_client_is_answered_with_sched_on_then_its_limits() -> None:
 def test_the_log_names_client_gpu_and_pod() -> None:
     scene = Scene()
 
-    answer = scene.register(0xA12C4B64B99E09DC, pod="nvshare-small-1")
+    answer = scene.register(0xA12C4B64B99E09DC, group="pod:one", pod="nvshare-small-1")
 
     assert said(answer) == [
         "Registered client a12c4b64b99e09dc on GPU GPU-a with Pod name = nvshare-small-1, Pod namespace = default"
@@ -58,7 +58,7 @@ def test_registering_twice_expels_the_client_and_frees_what_it_had() -> None:
 @pytest.mark.parametrize(
     ("gpus", "why"),
     [
-        ((e.HeldGpu("GPU-x"),), "unknown GPU GPU-x; this scheduler has GPU-a"),
+        ((e.HeldGpu("GPU-x"),), "GPU 'GPU-x' is not one of this scheduler's (GPU-a)"),
         ((e.HeldGpu(A), e.HeldGpu(A)), "twice"),
         ((e.HeldGpu(A, allocated=SIZE_MAX + 1),), "cannot be"),
         ((e.HeldGpu(A, allocated=1, resident=2),), "cannot be"),
@@ -70,7 +70,7 @@ def test_an_impossible_registration_is_refused_with_its_reason(gpus: tuple[e.Hel
 
     answer = scene.register(1, *gpus)
 
-    assert why in only(answer, c.Expel)[0].reason
+    assert why in only(answer, c.Refuse)[0].reason
     assert scene.scheduler.snapshot(0.0).clients == ()
     assert scene.scheduler.snapshot(0.0).groups == ()
 
@@ -143,17 +143,40 @@ def test_events_of_unknown_clients_and_gpus_are_ignored_with_a_line() -> None:
         e.ClientGone(0.0, 9),
         e.LockRequested(0.0, 1, B),
         e.LimitsChanged(0.0, "pod:none", mem_limit=GIB),
-        e.GroupClosed(0.0, "pod:none"),
+        e.PodGone(0.0, "none"),
     ):
         answer = scene.send(event)
         assert to_clients(answer) == []
         assert len(said(answer)) == 1
 
 
-def test_a_gpu_that_is_attached_twice_is_ignored() -> None:
+@pytest.mark.parametrize(
+    ("gpu", "why", "fault"),
+    [
+        (B, "attached twice", c.Fault.MALFORMED),
+        ("GPU-x", "not one of this scheduler's", c.Fault.UNKNOWN_GPU),
+    ],
+)
+def test_a_gpu_that_cannot_be_attached_ends_the_client(gpu: str, why: str, fault: c.Fault) -> None:
     scene = Scene(gpus=(A, B))
     scene.register(1, A)
-
     assert to_clients(scene.attach(1, B)) == [c.SetLimit(1, B, None, 16 * GIB)]
-    assert to_clients(scene.attach(1, B)) == []
-    assert [expel.client for expel in only(scene.attach(1, "GPU-x"), c.Expel)] == [1]
+
+    (expel,) = only(scene.attach(1, gpu), c.Expel)
+
+    assert (why in expel.reason, expel.fault) == (True, fault)
+    assert scene.scheduler.snapshot(0.0).clients == ()
+
+
+def test_a_client_has_a_bounded_number_of_gpus() -> None:
+    gpus = tuple(f"GPU-{number:02}" for number in range(MAX_GPUS + 1))
+    scene = Scene(gpus=gpus)
+    scene.register(1, *gpus[:-1])
+
+    (expel,) = only(scene.attach(1, gpus[-1]), c.Expel)
+
+    assert "at most 16" in expel.reason
+
+
+def test_an_impossible_registration_is_not_logged_here_because_a_stranger_could_fill_the_log() -> None:
+    assert said(Scene().register(1, "GPU-x")) == []

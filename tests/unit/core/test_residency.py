@@ -616,7 +616,7 @@ def test_a_client_that_does_not_give_memory_up_is_named_and_planned_around() -> 
         answers += scene.move(client, 2 * GIB)
 
     # THEN it is named, and whoever fits beside it goes on
-    assert any("0000000000000001 (pid 1001) does not give up" in text for text in said(answers, c.Level.WARN))
+    assert any("0000000000000001 (pid 1) does not give up" in text for text in said(answers, c.Level.WARN))
     assert scene.state(3) == "running"
     assert scene.waiting_for(2) == "room beside memory that cannot be moved"
 
@@ -743,7 +743,7 @@ def test_a_client_that_does_not_bring_its_memory_is_named_and_passed_over() -> N
     for client in (1, 3):
         answers += scene.move(client, 12 * GIB)
 
-    assert any("0000000000000002 (pid 1002) does not bring 8192 MB" in text for text in said(answers, c.Level.WARN))
+    assert any("0000000000000002 (pid 2) does not bring 8192 MB" in text for text in said(answers, c.Level.WARN))
     assert scene.state(3) == "running"
 
 

@@ -69,7 +69,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
         "clients": [
             {
                 "id": "0000000000000001",
-                "pid": 1001,
+                "pid": 1,
                 "name": "task-1",
                 "pod": "trainer",
                 "namespace": "default",
@@ -107,7 +107,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
             },
             {
                 "id": "0000000000000002",
-                "pid": 1002,
+                "pid": 2,
                 "name": "task-2",
                 "pod": "",
                 "namespace": "",

@@ -165,7 +165,7 @@ def test_a_drain_that_passes_its_deadline_leaves_the_client_stuck_and_the_others
     assert granted(answer)[0] == (2, A)
     warnings = said(answer, c.Level.WARN)
     assert len(warnings) == 1
-    assert "0000000000000001 (pid 1001) is stuck" in warnings[0]
+    assert "0000000000000001 (pid 1) is stuck" in warnings[0]
     assert granted(scene.release(2)) == [(3, A)]
 
 

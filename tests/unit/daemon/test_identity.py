@@ -118,19 +118,11 @@ def test_ancestry_of_this_process_contains_its_parent():
     assert list(identity.ancestry(os.getpid()))[:2] == [os.getpid(), os.getppid()]
 
 
-@pytest.mark.parametrize(
-    ("ancestors", "pod", "runs", "group"),
-    [
-        ((9, 5, 1), None, {}, "process:9"),
-        ((9, 5, 1), None, {5: "run:5"}, "run:5"),
-        ((9, 5, 3, 1), None, {3: "run:3", 5: "run:5"}, "run:3"),
-        ((9, 5, 1), UID, {5: "run:5"}, f"pod:{UID}"),
-        ((9,), None, {9: "run:9"}, "run:9"),
-        ((), None, {5: "run:5"}, "process:unknown-000000000000002a"),
-    ],
-)
-def test_group_is_the_pod_then_the_outermost_run_then_the_process(ancestors, pod, runs, group):
-    assert identity.group_of(ancestors, pod, runs, 42) == group
+def test_a_scheduler_inside_a_pod_sees_nobody_in_it():
+    pods = {os.getpid(): "ours", os.getppid(): "ours", 1: "theirs"}
+    kernel = identity.Kernel(pods.get)
+    assert [kernel.process(pid).pod for pid in (os.getpid(), os.getppid(), 1)] == [None, None, "theirs"]
+    assert kernel.process(os.getpid()).ancestors[:2] == (os.getpid(), os.getppid())
 
 
 def test_kernel_says_who_is_at_the_other_end():

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 
 import pytest
 
+from nvshare import procfs
 from nvshare.core import commands, events
-from nvshare.daemon import identity, server
+from nvshare.core.policy.membership import Process
+from nvshare.core.waiting import SAMPLE_WAIT
+from nvshare.daemon import identity
+from nvshare.daemon.admission import FRAME_TIMEOUT
 from nvshare.daemon.connection import READS_WITHIN, ClientConnection
 from nvshare.daemon.contexts import ContextMeter
 from nvshare.daemon.identity import Peer
 from nvshare.daemon.offences import LINES_PER_PEER, LINES_PER_USER, WINDOW, OffenceLog
+from nvshare.daemon.sampling import SAMPLE_PERIOD
 from nvshare.wire import messages as wire
 from nvshare.wire.codec import Encoder
 
@@ -43,7 +49,7 @@ def test_peer_that_begins_a_frame_and_stops_is_dropped(in_memory):
     node = in_memory()
     connection, transport = node.connect()
     connection.data_received(Encoder().encode(wire.ReqLock(0))[:10])
-    node.loop.advance(server.FRAME_TIMEOUT - 1)
+    node.loop.advance(FRAME_TIMEOUT - 1)
     assert not transport.closed
     # WHEN its time is over THEN it is told and dropped
     node.loop.advance(3)
@@ -54,7 +60,7 @@ def test_peer_that_begins_a_frame_and_stops_is_dropped(in_memory):
 def test_peer_that_connects_and_says_nothing_is_dropped(in_memory):
     node = in_memory()
     _, transport = node.connect()
-    node.loop.advance(server.FRAME_TIMEOUT + 3)
+    node.loop.advance(FRAME_TIMEOUT + 3)
     assert transport.closed
 
 
@@ -272,6 +278,76 @@ def test_a_process_learns_what_the_run_around_it_has(in_memory, monkeypatch):
     assert process(first, wire.Share("GPU-unknown")) == wire.ShareReply()
 
 
+def test_registration_that_cannot_be_is_refused_with_its_code_and_one_budgeted_line(in_memory, warnings):
+    node = in_memory()
+    for _ in range(2 * LINES_PER_PEER):
+        connection, transport = node.connect()
+        send(connection, Encoder(), wire.Register((wire.GpuEntry("GPU-x"),)))
+        (refused,) = transport.messages()
+        assert refused.code == wire.RefusalCode.UNKNOWN_GPU
+        assert transport.closed
+    assert len(warnings()) == LINES_PER_PEER
+    me = f"process {os.getpid()} (uid {os.getuid()})"
+    assert warnings()[0] == f"{me}: refused: GPU 'GPU-x' is not one of this scheduler's ({', '.join(GPUS)})"
+
+
+def test_first_request_for_memory_is_answered_when_the_cards_were_sampled(in_memory):
+    node = in_memory()
+    connection, transport = node.connect()
+    node.daemon.source.taken = {(GPUS[0], os.getpid()): GIB}
+    send(connection, Encoder(), wire.Register((wire.GpuEntry(GPUS[0]),)), wire.MemRequest(0, 1, 16 * GIB))
+    assert not answers(transport)
+    node.loop.run_next_from_thread()
+    assert [type(answer) for answer in answers(transport)] == [wire.MemDenied]
+
+
+def test_driver_that_never_answers_delays_each_client_once_and_a_little(in_memory, monkeypatch):
+    # GIVEN an NVML that hangs
+    node, driver = in_memory(), threading.Event()
+    asked = []
+    monkeypatch.setattr(node.daemon.source, "process_memory", lambda: (asked.append(1), driver.wait(10), {})[-1])
+    for _ in range(2):
+        connection, transport = node.connect()
+        encoder = Encoder()
+        send(connection, encoder, wire.Register((wire.GpuEntry(GPUS[0]),)), wire.MemRequest(0, 1, GIB))
+        assert not answers(transport)
+        node.loop.advance(SAMPLE_WAIT)
+        send(connection, encoder, wire.MemRequest(0, 2, GIB))
+        assert [type(answer) for answer in answers(transport)] == [wire.MemAvailable] * 2
+    # THEN one thread waits for it
+    driver.set()
+    node.loop.run_next_from_thread()
+    assert len(asked) == 1
+
+
+def answers(transport):
+    return [message for message in transport.messages() if isinstance(message, (wire.MemAvailable, wire.MemDenied))]
+
+
+def test_environment_of_a_process_is_read_only_below_a_holder_of_leases(in_memory, monkeypatch):
+    # GIVEN a program below a process that holds two leases, and one elsewhere
+    holder, member, stranger = 10, 20, 30
+    parents = {holder: 1, member: holder, stranger: 1}
+    node, above, read = in_memory(), identity.ancestry, []
+    monkeypatch.setattr(identity, "ancestry", lambda pid: above(pid, lambda one: parents.get(one, 0)))
+    monkeypatch.setattr(ClientConnection, "watch_process", lambda self: True)
+
+    def process(pid, message):
+        monkeypatch.setattr(identity, "peer_of", lambda _: Peer(pid, os.getuid()))
+        connection, transport = node.connect()
+        send(connection, Encoder(), message)
+        return connection, transport
+
+    leases = [
+        json.loads(process(holder, wire.Control(b'{"op":"lease"}'))[1].messages()[0].body)["lease"] for _ in range(2)
+    ]
+    monkeypatch.setattr(procfs, "variable", lambda pid, name: (read.append(pid), leases[1])[-1])
+    # WHEN both register THEN the one is asked which lease it means, and the other is not
+    groups = [process(pid, wire.Register((wire.GpuEntry(GPUS[0]),)))[0].group for pid in (member, stranger)]
+    assert groups == [f"lease:{leases[1]}", f"process:{stranger}"]
+    assert read == [member]
+
+
 def test_flood_of_offences_is_logged_a_few_times(warnings):
     log = OffenceLog()
     for _ in range(100):
@@ -292,7 +368,7 @@ class TestContexts:
     def setup_method(self):
         self.meter = ContextMeter()
         held = events.HeldGpu("A", allocated=100 * MIB, resident=100 * MIB)
-        self.meter.watch_event(events.ClientRegistered(0.0, 1, "g", (held,), pid=7))
+        self.meter.watch_event(events.ClientRegistered(0.0, 1, Process(7, (7,)), (held,)))
 
     def measure(self, used, before=None):
         before = self.meter.recorded() if before is None else before
@@ -328,8 +404,8 @@ class TestContexts:
     def test_reaches_the_core_from_a_sample(self, in_memory):
         node = in_memory()
         connection, _ = node.connect()
-        node.daemon._source.taken = {(GPUS[0], os.getpid()): 500 * MIB}
+        node.daemon.source.taken = {(GPUS[0], os.getpid()): 500 * MIB}
         send(connection, Encoder(), wire.Register((wire.GpuEntry(GPUS[0]),)))
-        node.loop.advance(server.SAMPLE_PERIOD)
+        node.loop.advance(SAMPLE_PERIOD)
         node.loop.run_next_from_thread()
         assert node.core.snapshot(0).gpus[0].contexts == 500 * MIB

@@ -8,6 +8,7 @@ import os
 import pytest
 from daemon_node import GIB, OTHER, UID, Node, pod, told
 
+from nvshare.core.waiting import POD_WAIT
 from nvshare.daemon import pods
 from nvshare.wire import messages as wire
 
@@ -180,11 +181,10 @@ def test_process_of_a_pod_that_is_not_told_of_yet_waits_for_its_quota(node):
 def test_process_of_a_pod_that_is_never_told_of_waits_for_a_bounded_time(node):
     told(node, node.connect(), pods=[], whole=True)
     task = node.task(7, UID)
-    node.loop.advance(pods.UNKNOWN_WAIT * 0.9)
+    node.loop.advance(POD_WAIT * 0.9)
     assert not task.said(wire.SchedOn)
-    node.loop.advance(pods.UNKNOWN_WAIT * 0.2)
+    node.loop.advance(POD_WAIT * 0.2)
     assert len(task.said(wire.SchedOn)) == 1
-    assert not node._node.daemon._pods._awaited
     # AND being told later changes nothing of that
     told(node, node.connect(), pods=[pod(mem=GIB)])
     assert len(task.said(wire.SchedOn)) == 1

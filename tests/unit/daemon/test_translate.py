@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from nvshare.core import commands, events
-from nvshare.core.settings import DenyReason, Priority, SliceEnd
+from nvshare.core.policy.membership import Process
+from nvshare.core.settings import MAX_GPUS, DenyReason, Priority, SliceEnd
 from nvshare.daemon import translate
 from nvshare.wire import messages as wire
 
@@ -56,11 +57,19 @@ def test_each_command_to_a_client_is_one_message(command, message):
     message.pack()
 
 
-def register(**fields):
-    message = wire.Register((wire.GpuEntry(A),), **fields)
-    return translate.registration(
-        0.0, message, client=1, group="process:1", pid=1, in_pod=fields.pop("in_pod", False), gpus=()
-    )
+PROCESS = Process(1, (1,))
+
+
+def register(*gpus, **fields):
+    message = wire.Register(gpus or (wire.GpuEntry(A),), **fields)
+    return translate.registration(0.0, message, 1, PROCESS)
+
+
+def test_registration_is_what_the_message_says_and_which_process_the_kernel_names():
+    event = register(wire.GpuEntry(A, 3, 2, 1), wire.GpuEntry(B), pod_name="p", pod_namespace="n")
+    assert (event.client, event.process) == (1, PROCESS)
+    assert event.gpus == (events.HeldGpu(A, 3, 2, 1), events.HeldGpu(B))
+    assert (event.pod_name, event.pod_namespace) == ("p", "n")
 
 
 def test_registration_takes_limits_as_start_values():
@@ -71,31 +80,19 @@ def test_registration_takes_limits_as_start_values():
 
 
 def test_names_from_outside_cannot_forge_log_lines():
-    event = register(name="x\n[NVSHARE][INFO]: y\x1b[2J")
+    event = register(wire.GpuEntry("GPU\nx"), name="x\n[NVSHARE][INFO]: y\x1b[2J")
     assert event.name == "x?[NVSHARE][INFO]: y?[2J"
+    assert event.gpus[0].gpu == "GPU?x"
 
 
-def test_pod_name_counts_only_inside_a_pod():
-    assert register(pod_name="p", pod_namespace="n").pod_name == ""
+def test_each_fault_has_the_refusal_code_of_its_name():
+    assert {fault.name: code.name for fault, code in translate.REFUSALS.items()} == {
+        fault.name: fault.name for fault in commands.Fault
+    }
 
 
-@pytest.mark.parametrize(
-    ("entries", "present", "text"),
-    [
-        ([A, "GPU-x"], [], "GPU 'GPU-x' is not one of this scheduler's"),
-        ([A, A], [], "attached twice"),
-        ([A], [A], "attached twice"),
-    ],
-)
-def test_gpus_that_cannot_be_attached(entries, present, text):
-    with pytest.raises(translate.BadMessage, match=text):
-        translate.held_gpus([wire.GpuEntry(gpu) for gpu in entries], present, frozenset((A, B)))
-
-
-def test_more_gpus_than_one_process_may_have():
-    many = [f"GPU-{number}" for number in range(wire.MAX_GPUS + 1)]
-    with pytest.raises(translate.BadMessage, match="at most 16"):
-        translate.held_gpus([wire.GpuEntry(many[-1])], many[:-1], frozenset(many))
+def test_core_and_wire_bound_the_gpus_of_one_client_alike():
+    assert MAX_GPUS == wire.MAX_GPUS
 
 
 def test_compute_turns_go_both_ways_in_microseconds() -> None:
