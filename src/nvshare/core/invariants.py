@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from nvshare.core.compute.invariants import COMPUTE_INVARIANTS
 from nvshare.core.leases import reservable
 from nvshare.core.memory.headroom import computed_headroom, limit, oversubscribed
-from nvshare.core.memory.residency import can_ever_run
-from nvshare.core.memory.selection import chosen, is_contended, passed_over
+from nvshare.core.memory.selection import can_ever_run, chosen, is_contended, is_overtaken
 from nvshare.core.policy.placement import WHOLE
 from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Lease, Node, Reserved, Standing
@@ -86,7 +85,7 @@ def _sums_agree(node: Node, turns: Turns) -> Iterator[str]:
             if booked != real:
                 yield f"{gpu.uuid}: {what} booked as {booked}, members have {real}"
         if gpu.headroom not in (None, computed_headroom(gpu)):
-            yield f"{gpu.uuid}: room is {computed_headroom(gpu)}, not {gpu.headroom}"
+            yield f"{gpu.uuid}: headroom is {computed_headroom(gpu)}, not {gpu.headroom}"
     for group in node.groups.values():
         real_by_gpu: dict[str, int] = {}
         for client in node.clients.values():
@@ -207,7 +206,7 @@ def _work_conserving(node: Node, turns: Turns) -> Iterator[str]:
 
 def _held_up(turns: Turns, attachment: Attachment) -> bool:
     gpu = attachment.gpu
-    if attachment.standing is Standing.DRAINING or not attachment.whole or (gpu.turns and passed_over(attachment)):
+    if attachment.standing is Standing.DRAINING or not attachment.whole or (gpu.turns and is_overtaken(attachment)):
         return True
     if not gpu.turns or attachment in chosen(turns.node.settings, gpu):
         return False

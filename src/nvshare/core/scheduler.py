@@ -286,9 +286,7 @@ class Scheduler:
         del self._node.clients[client.id]
         for attachment in client.gpus.values():
             ledger.forget(attachment, self._node.settings)
-            del attachment.gpu.attachments[client.id]
             attachment.gpu.gangs.pop(client.id, None)
-            attachment.gpu.headroom = None
             self._limits.announce_card(attachment.gpu)
             self._turns.reconsider(attachment.gpu)
         self._limits.leave(client)

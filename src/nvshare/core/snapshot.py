@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
-from nvshare.core.memory.headroom import oversubscribed, reason
+from nvshare.core.memory.headroom import oversubscribed
 from nvshare.core.memory.policy.quantum import explain, quantum
-from nvshare.core.memory.residency import can_ever_run
+from nvshare.core.memory.selection import can_ever_run, reason
 from nvshare.core.policy.precedence import Layers
 from nvshare.core.state import Attachment, Client, GpuState, Group, Lease, Node, Standing
 

@@ -108,11 +108,11 @@ class Attachment:
 
 @dataclass(frozen=True)
 class Headroom:
-    """How much of a card there is for memory that moves, and how much of it those who run or drain leave."""
+    """The part of a card's capacity that memory which moves may use."""
 
-    whole: int
-    free: int
-    for_each: bool  # the whole would be enough for each client alone
+    size: int
+    free: int  # what clients that run or drain leave of it
+    enough_for_each: bool  # the whole of it is enough for each client alone
 
 
 @dataclass(slots=True, eq=False)
@@ -228,7 +228,7 @@ class GpuState:
     silent: dict[int, Attachment] = field(default_factory=dict)  # those that do not answer
     oversize: dict[int, Attachment] = field(default_factory=dict)  # those of clients that may be larger than the card
     pending: list[HeldRequest] = field(default_factory=list)  # by arrival
-    headroom: Headroom | None = None  # as computed last; None: something it depends on has changed
+    headroom: Headroom | None = None  # as computed last; None after a change
     turns: bool = False  # clients take turns here; False: they run freely side by side
 
     allocated: int = 0
@@ -254,9 +254,13 @@ class GpuState:
     compute: CardCompute = field(default_factory=CardCompute)
     reserved: Reserved = field(default_factory=Reserved)  # by leases
 
+    def changed(self) -> None:
+        """Bytes, standings or clients on this card changed: what follows from them has to be computed anew."""
+        self.headroom = None
+
     @property
     def is_physical(self) -> bool:
-        """What contexts and outsiders take counts: the card's size is measured, or others than clients use it too."""
+        """What contexts and unmanaged processes take counts: no size was declared, or there are such processes."""
         return self.declared is None or self.unmanaged_bytes > 0
 
 

@@ -3,12 +3,15 @@ from __future__ import annotations
 import pytest
 
 from nvshare.core.compute.books import Book, evened
+from nvshare.core.memory.policy.admission import Crowd, Denial, Holding, admit, keep_check
 from nvshare.core.memory.policy.capacity import capacity, is_material
+from nvshare.core.memory.policy.demand import compatible, measured
+from nvshare.core.memory.policy.multiprogramming import takes_turns
 from nvshare.core.memory.policy.quantum import explain, longest_turn, quantum, typical
 from nvshare.core.memory.policy.queue import fitting_set
 from nvshare.core.memory.policy.residency import STEP, Claim, Stake, plan, steps
 from nvshare.core.policy.precedence import Layers
-from nvshare.core.settings import Settings, SwitchTime
+from nvshare.core.settings import SIZE_MAX, DenyReason, Mode, Settings, SwitchTime
 from nvshare.core.timers import Alarms
 
 
@@ -155,8 +158,8 @@ def test_spare_room_goes_to_those_who_ran_last() -> None:
 
 
 def test_one_that_does_not_answer_is_offered_nothing_and_keeps_no_spare_room_from_others() -> None:
-    deaf = Stake(Claim.SPARE, want=8, fixed=5, bound=2, held=5, deaf=True)
-    stakes = [deaf, stake(Claim.SPARE, 9, 1)]
+    silent = Stake(Claim.SPARE, want=8, fixed=5, bound=2, held=5, silent=True)
+    stakes = [silent, stake(Claim.SPARE, 9, 1)]
 
     assert plan(stakes, 14) == [5, 9]
     assert steps(stakes, plan(stakes, 14), 14) == [(1, 9)]
@@ -270,3 +273,76 @@ def test_debt_that_a_change_of_quota_leaves_is_paid_within_ten_seconds() -> None
     owing.credit = -0.144
     owing.restart(0.01, 0.0, 0.0)
     assert owing.credit == pytest.approx(-0.1)
+
+
+def crowd(own: Holding, *others: Holding, makes_room: bool = True, budget: int | None = None) -> Crowd:
+    """A card of 10 bytes; 5 bytes would be in host memory."""
+    return Crowd(10, own, others, makes_room, budget, 5)
+
+
+PINNED, MOVING, OVERSIZE = Holding(4, 4, False), Holding(4, 0, False), Holding(4, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("card", "size", "movable", "refused"),
+    [
+        (None, 99, True, None),
+        (crowd(MOVING, PINNED), 2, True, None),
+        (crowd(MOVING, PINNED), 3, True, DenyReason.CARD),
+        (crowd(PINNED, MOVING), 2, False, None),
+        (crowd(PINNED, MOVING), 3, False, DenyReason.CARD),  # the other client could no longer run
+        (crowd(PINNED, OVERSIZE), 6, False, None),
+        (crowd(OVERSIZE, PINNED), SIZE_MAX - 4, True, None),
+        (crowd(OVERSIZE, PINNED), SIZE_MAX - 3, True, DenyReason.CARD),
+        (crowd(OVERSIZE, PINNED), 3, False, None),
+        (crowd(MOVING, MOVING, makes_room=False), 0, True, DenyReason.CARD),
+        (crowd(MOVING, budget=5), 1, True, None),
+        (crowd(MOVING, budget=4), 1, True, DenyReason.HOST),
+    ],
+)
+def test_a_request_is_admitted_where_every_client_can_still_run(
+    card: Crowd | None, size: int, movable: bool, refused: DenyReason | None
+) -> None:
+    denial = admit(size, movable, None, 0, card)
+    assert (denial.reason if denial is not None else None) is refused
+
+
+def test_a_quota_counts_what_the_group_has_and_waits_for_and_is_named_first() -> None:
+    assert admit(3, True, 10, 7, None) is None
+    full = crowd(MOVING, PINNED, makes_room=False)
+    assert admit(4, True, 10, 7, full) == Denial(DenyReason.QUOTA, 10)
+
+
+def test_memory_may_stay_for_good_while_every_other_client_can_still_run() -> None:
+    assert keep_check(crowd(PINNED, MOVING), 2) is None
+    assert keep_check(crowd(PINNED, MOVING), 3) == Denial(DenyReason.CARD, 10)
+    assert keep_check(crowd(MOVING, OVERSIZE), 10) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "missing", "turns"),
+    [
+        (Mode.AUTO, 10, True, False),
+        (Mode.AUTO, 11, True, True),
+        (Mode.AUTO, 11, False, False),  # adopted beyond the limit, but all of it is on the card
+        (Mode.CONCURRENT, 11, True, True),
+        (Mode.SERIAL, 0, False, True),
+    ],
+)
+def test_turns_begin_where_memory_does_not_fit_and_some_is_missing(
+    mode: Mode, asked: int, missing: bool, turns: bool
+) -> None:
+    assert takes_turns(mode, asked, 10, missing) is turns
+
+
+def test_turns_overlap_as_long_as_their_demands_fit_the_card() -> None:
+    assert compatible([0.4, 0.4, 0.4], []) == 2
+    assert compatible([0.4], [0.8]) == 0
+    assert compatible([1.0], []) == 1
+    assert compatible([], [0.5]) == 0
+
+
+def test_demand_is_a_moving_average_over_two_seconds() -> None:
+    assert measured(1.0, 0.25, 0.5) == pytest.approx(0.875)
+    assert measured(1.0, 1.0, 4.0) == 0.25
+    assert measured(0.3, 1.0, 0.0) == 0.3

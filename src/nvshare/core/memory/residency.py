@@ -1,13 +1,13 @@
 """Whose bytes are on the cards: requests for memory, and the targets that clients are told.
 
-``policy/admission.py`` says whether a request may be granted at all, ``policy/residency.py`` who may have how much on
-the card; here both are carried out. A request whose bytes must be on the card at once waits until they have room there;
-it is looked at again whenever something changed on its card, so it is answered or dies with its client.
+``policy/admission.py`` says whether a request may be granted at all, ``policy/residency.py`` how much each client may
+have on the card. This module carries both out. A request whose bytes must be on the card at once waits until there is
+room. It is looked at again whenever something changes on its card, so it is answered or ends with its client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from nvshare.core.commands import (
     DenyMemory,
@@ -20,10 +20,11 @@ from nvshare.core.commands import (
     SetResidency,
 )
 from nvshare.core.memory import ledger
-from nvshare.core.memory.headroom import MIB, extra, fixed, headroom, limit, oversubscribed
-from nvshare.core.memory.policy.admission import Denial, admit, keep_check
+from nvshare.core.memory.headroom import MIB, extra, fixed, limit, oversubscribed
+from nvshare.core.memory.policy.admission import Crowd, Denial, Holding, admit, keep_check
 from nvshare.core.memory.policy.residency import Claim, Stake, plan, steps
-from nvshare.core.state import Attachment, Client, Denied, GpuState, HeldRequest, Node, Standing
+from nvshare.core.memory.selection import waiters
+from nvshare.core.state import Attachment, Denied, GpuState, HeldRequest, Node, Standing
 
 ON_THE_CARD = (Standing.RUNNING, Standing.DRAINING, Standing.STUCK)
 
@@ -41,7 +42,10 @@ class Residency:
 
     def keep(self, attachment: Attachment, number: int, size: int) -> None:
         """Bytes that the client has already are to stay on the card for good."""
-        denial = keep_check(attachment, size, self.node.settings)
+        settings, movable = self.node.settings, attachment.client.can_swap
+        denial = None
+        if oversubscribed(attachment.gpu) and settings.anti_thrash and movable:  # else nobody makes room for anybody
+            denial = keep_check(self._crowd(attachment, 0), size)
         if denial is not None:
             self._deny(attachment, number, size, denial)
             return
@@ -49,10 +53,10 @@ class Residency:
         self.node.commands.append(KeepMemory(attachment.client.id, attachment.gpu.uuid, number, size))
 
     def answer(self, gpu: GpuState) -> None:
-        """Look at the requests that wait, in their order; who needs room is not overtaken by others who do."""
-        waiting, gpu.pending, gpu.wanted, gpu.headroom = gpu.pending, [], 0, None
+        """Look at the requests that wait, in their order: none that needs room is overtaken by another that does."""
+        waiting, gpu.pending = gpu.pending, []
         for request in waiting:
-            request.attachment.wanted = 0
+            ledger.want(request.attachment, -request.size)
         first = True
         for request in waiting:
             if self._decide(request, first):
@@ -62,28 +66,24 @@ class Residency:
         """The client is gone: nobody waits for its answers."""
         gpu = attachment.gpu
         gpu.pending = [request for request in gpu.pending if request.attachment is not attachment]
-        gpu.wanted -= attachment.wanted
-        attachment.wanted = 0
-        gpu.headroom = None
+        ledger.want(attachment, -attachment.wanted)
 
     def _decide(self, request: HeldRequest, first: bool) -> bool:
-        """Grant or deny; True when it has to wait. ``first``: nobody before it waits for room."""
+        """Grant or deny; True when the request has to wait. ``first``: no request before it waits for room."""
         attachment, size = request.attachment, request.size
         gpu, node = attachment.gpu, self.node
-        denial = admit(attachment, size, request.stays, node.gpus.values(), node.settings)
+        denial = self._denial(attachment, size, request.stays)
         if denial is not None:
             self._deny(attachment, request.number, size, denial)
             return False
         growth = attachment.need_with(size) - attachment.need
-        if gpu.allocated + gpu.wanted + size > gpu.capacity:
+        if oversubscribed(gpu, size):
             if attachment.client.can_swap and attachment.standing not in ON_THE_CARD:
                 if attachment.target > attachment.allocated:
                     self._tell(attachment, attachment.allocated)  # the new bytes come into being when its turn comes
             elif growth and (not first or limit(gpu) - gpu.held < growth):
                 gpu.pending.append(request)
-                gpu.wanted += size
-                attachment.wanted += size
-                gpu.headroom = None
+                ledger.want(attachment, size)
                 return True
             elif attachment.target < attachment.bound + growth or growth < size:
                 self._tell(attachment, attachment.bound + growth)
@@ -94,6 +94,24 @@ class Residency:
         node.commands.append(GrantMemory(attachment.client.id, gpu.uuid, request.number, size))
         return False
 
+    def _denial(self, attachment: Attachment, size: int, stays: bool) -> Denial | None:
+        """Why a request cannot be granted, whoever makes room; None when it can."""
+        gpu, group = attachment.gpu, attachment.client.group
+        waiting = sum(request.size for request in gpu.pending if request.attachment.client.group is group)
+        booked = group.allocated.get(gpu.uuid, 0) + waiting
+        crowd = self._crowd(attachment, size) if oversubscribed(gpu, size) else None
+        return admit(size, attachment.client.can_swap and not stays, group.mem_limit.effective, booked, crowd)
+
+    def _crowd(self, attachment: Attachment, size: int) -> Crowd:
+        """The attachment's card as admission sees it. ``size``: bytes asked for."""
+        here, settings = attachment.gpu, self.node.settings
+        beyond = sum(
+            max(0, gpu.allocated + gpu.wanted + (size if gpu is here else 0) - gpu.capacity)
+            for gpu in self.node.gpus.values()
+        )
+        others = [_holding(other) for other in here.attachments.values() if other is not attachment]
+        return Crowd(here.capacity, _holding(attachment), others, settings.anti_thrash, settings.host_budget, beyond)
+
     def _deny(self, attachment: Attachment, number: int, size: int, denial: Denial) -> None:
         uuid = attachment.gpu.uuid
         self.node.counters.memory_denied += 1
@@ -102,12 +120,9 @@ class Residency:
 
     # --- targets
 
-    def move(
-        self, gpu: GpuState, waiters: Callable[[GpuState], tuple[list[Attachment], list[Attachment]]]
-    ) -> list[Attachment]:
-        """Tell the clients of a card what they may have there now; those who were told. ``waiters``: those who wait and
-        can run, and those who cannot whoever makes room."""
-        told = []
+    def move(self, gpu: GpuState) -> list[Attachment]:
+        """Tell the clients of a card what they may have there now; the attachments that got a new target."""
+        retargeted = []
         attachments: list[Attachment] = []
         stakes: list[Stake] = []
         for attachment, claim in self._order(gpu, *waiters(gpu)):
@@ -124,7 +139,7 @@ class Residency:
                     attachment.held,
                     evictable,
                     lacks=not attachment.whole,
-                    deaf=attachment.silent,
+                    silent=attachment.silent,
                 )
             )
         most = limit(gpu)
@@ -132,8 +147,8 @@ class Residency:
             attachment = attachments[index]
             if target < attachment.bound or not attachment.whole:  # else it is room for what it has asked for
                 self._tell(attachment, min(target, attachment.allocated))
-                told.append(attachment)
-        return told
+                retargeted.append(attachment)
+        return retargeted
 
     def reported(self, attachment: Attachment) -> None:
         """The client has spoken of its memory: it has done what it should, or has time anew to do so."""
@@ -222,17 +237,11 @@ def _too_much(attachment: Attachment) -> int:
     return attachment.held - max(attachment.bound, attachment.lasting)
 
 
-def can_ever_run(client: Client) -> bool:
-    """On each of its cards it is there already, or fits beside what cannot be moved there now."""
-    for attachment in client.gpus.values():
-        if attachment.silent:
-            return False
-        if attachment.whole or not oversubscribed(attachment.gpu):
-            continue
-        here = headroom(attachment.gpu)
-        if not here.for_each and extra(attachment) > here.whole:
-            return False
-    return True
+def _holding(attachment: Attachment) -> Holding:
+    """Unlike ``fixed``: bytes of a stuck client will move one day."""
+    client = attachment.client
+    lasting = min(attachment.pinned, attachment.allocated) if client.can_swap else fixed(attachment)
+    return Holding(attachment.allocated + attachment.wanted, lasting, client.oversize)
 
 
 def _latest_first(attachment: Attachment) -> tuple[int, int]:

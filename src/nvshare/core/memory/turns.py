@@ -15,10 +15,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nvshare.core.commands import Drop, Grant, Level, Log
-from nvshare.core.memory.headroom import MIB, reason, takes_turns
+from nvshare.core.memory.headroom import MIB
 from nvshare.core.memory.policy.quantum import longest_turn, quantum, typical
-from nvshare.core.memory.residency import Residency, can_ever_run
-from nvshare.core.memory.selection import chosen, has_room, is_contended, surplus, waiters
+from nvshare.core.memory.residency import Residency
+from nvshare.core.memory.selection import (
+    can_ever_run,
+    chosen,
+    is_contended,
+    may_begin,
+    reason,
+    surplus,
+    takes_turns,
+    waiters,
+)
 from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Node, Standing, Switch
 from nvshare.core.timers import Alarms
@@ -70,7 +79,7 @@ class Turns:
             return
         if stuck:
             if attachment.standing is not STUCK:
-                self._strand(attachment)
+                self._mark_stuck(attachment)
             self._bring_back(client)
             return
         self._vacate(attachment)
@@ -219,7 +228,7 @@ class Turns:
         elif gpu.pending and gpu.turns:
             self._drop_surplus(gpu)
         if gpu.lacking or gpu.pending or (gpu.expecting and self.node.settings.anti_thrash):
-            for attachment in self.memory.move(gpu, waiters):
+            for attachment in self.memory.move(gpu):
                 self._set_alarm(attachment.client)
 
     def _look_again(self, gpu: GpuState) -> None:
@@ -243,7 +252,7 @@ class Turns:
         return all(
             attachment.whole
             and attachment.standing is not DRAINING
-            and (attachment.gpu is but or has_room(self.node.settings, attachment))
+            and (attachment.gpu is but or may_begin(self.node.settings, attachment))
             for attachment in client.gpus.values()
         )
 
@@ -254,7 +263,7 @@ class Turns:
         """Give a client that holds some of its cards the others too, where nobody runs or waits."""
         missing = [attachment for attachment in client.gpus.values() if attachment.standing is not RUNNING]
         if not all(attachment.whole for attachment in client.gpus.values()) or not all(
-            has_room(self.node.settings, attachment) for attachment in missing
+            may_begin(self.node.settings, attachment) for attachment in missing
         ):
             return False
         if missing:
@@ -322,7 +331,7 @@ class Turns:
             return
         for attachment in client.gpus.values():
             if attachment.standing is DRAINING:
-                self._strand(attachment)
+                self._mark_stuck(attachment)
 
     # --- changes of standing
 
@@ -344,22 +353,13 @@ class Turns:
 
     def _start(self, attachment: Attachment, number: int) -> None:
         gpu, client = attachment.gpu, attachment.client
-        if attachment.standing is STUCK:
-            del gpu.stuck[client.id]
-            self._look_again(gpu)
-            self.rebound()
-        attachment.standing = RUNNING
-        gpu.headroom = None
-        attachment.grant = number
         vacant = not gpu.running and not gpu.draining
-        gpu.running[client.id] = attachment
-        self.node.shifted.append(attachment)
-        gpu.allocated_running += attachment.allocated
+        attachment.grant = number
+        self._stand(attachment, RUNNING)
         self.node.counters.grants += 1
         if gpu.turns and gpu.last_holder not in (0, client.id):
             self._book_switch(gpu, client, vacant)
         gpu.last_holder = client.id
-        self._unsettled[gpu.uuid] = gpu
 
     def _book_switch(self, gpu: GpuState, client: Client, vacant: bool) -> None:
         """The card passes to another client. What it stood still for counts from the moment that one wanted it."""
@@ -404,26 +404,17 @@ class Turns:
         settings, node = self.node.settings, self.node
         for attachment in client.gpus.values():
             if attachment.standing is RUNNING:
-                self._stop(attachment)
-                attachment.standing = DRAINING
-                attachment.gpu.headroom = None
-                attachment.gpu.draining[client.id] = attachment
-                client.left = self._events
+                self._stand(attachment, DRAINING)
                 client.drain_by = node.now + settings.drain_deadline
                 node.counters.drops += 1
                 node.commands.append(Drop(client.id, attachment.gpu.uuid, attachment.grant, settings.drain_deadline))
         self._set_alarm(client)
 
-    def _strand(self, attachment: Attachment) -> None:
-        """The client could not stop in time: others go on beside it."""
+    def _mark_stuck(self, attachment: Attachment) -> None:
+        """The client did not drain in time: others go on beside it."""
         client, gpu = attachment.client, attachment.gpu
-        self._leave(attachment)
-        attachment.standing = STUCK
-        gpu.headroom = None
-        gpu.stuck[client.id] = attachment
+        self._stand(attachment, STUCK)
         self._set_alarm(client)
-        self._look_again(gpu)
-        self.rebound()
         self._log(
             Level.WARN,
             f"Client {client.hex} (pid {client.pid}) is stuck: it did not drain within "
@@ -432,35 +423,39 @@ class Turns:
         )
 
     def _vacate(self, attachment: Attachment) -> None:
-        self._leave(attachment)
-        attachment.standing = IDLE
-        attachment.gpu.headroom = None
+        self._stand(attachment, IDLE)
         attachment.grant = 0
         self._set_alarm(attachment.client)
 
-    def _leave(self, attachment: Attachment) -> None:
-        gpu, client = attachment.gpu, attachment.client
-        if attachment.standing is RUNNING:
-            self._stop(attachment)
-            client.left = self._events
-        elif attachment.standing is DRAINING:
+    def _stand(self, attachment: Attachment, standing: Standing) -> None:
+        """Change a client's standing on one card, and all that follows from standings there."""
+        gpu, client, before = attachment.gpu, attachment.client, attachment.standing
+        if before is RUNNING:
+            del gpu.running[client.id]
+            gpu.allocated_running -= attachment.allocated
+            gpu.ended_at, client.left = self.node.now, self._events
+            attachment.exclusive = attachment.contended = False
+            attachment.quantum = None
+            self.node.shifted.append(attachment)
+        elif before is DRAINING:
             del gpu.draining[client.id]
-        else:
+        elif before is STUCK:
             del gpu.stuck[client.id]
-            self._look_again(gpu)
-            self.rebound()
+        if standing is RUNNING:
+            gpu.running[client.id] = attachment
+            gpu.allocated_running += attachment.allocated
+            self.node.shifted.append(attachment)
+        elif standing is DRAINING:
+            gpu.draining[client.id] = attachment
+        elif standing is STUCK:
+            gpu.stuck[client.id] = attachment
+        attachment.standing = standing
+        gpu.changed()
         if not gpu.running and not gpu.draining:
             gpu.vacant_since = self.node.now
-        self._unsettled[gpu.uuid] = gpu
-
-    def _stop(self, attachment: Attachment) -> None:
-        gpu = attachment.gpu
-        gpu.ended_at = self.node.now
-        del gpu.running[attachment.client.id]
-        self.node.shifted.append(attachment)
-        gpu.allocated_running -= attachment.allocated
-        attachment.exclusive = attachment.contended = False
-        attachment.quantum = None
+        if before is STUCK or standing is STUCK:  # memory of a stuck client cannot leave the card
+            self._look_again(gpu)
+            self.rebound()
         self._unsettled[gpu.uuid] = gpu
 
     def _set_alarm(self, client: Client) -> None:
