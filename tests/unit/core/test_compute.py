@@ -9,7 +9,8 @@ from core_scene import GIB, A, B, Scene
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
-from nvshare.core.compute.state import Delivered, Kind
+from nvshare.core.compute.policy.regime import Kind
+from nvshare.core.compute.state import Delivered
 from nvshare.core.settings import Mode, Priority, SliceEnd
 from nvshare.core.snapshot import take
 

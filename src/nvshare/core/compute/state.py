@@ -5,12 +5,12 @@ Plain data beside the grants of ``state.py``; it changes only in ``compute.py`` 
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nvshare.core.compute.books import Book
+from nvshare.core.compute.policy.regime import Kind
 from nvshare.core.compute.policy.shares import LONGEST
 
 if TYPE_CHECKING:
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 REMEMBERED_S = 60.0  # the longest window over which delivered time is told
 SAMPLE_S = 0.25  # between two samples that are kept
 FRESH_S = 0.5  # a client that uses the card has spoken since
-
-
-class Kind(enum.Enum):
-    """How a client uses the card in slices of its own."""
-
-    UNKNOWN = "unknown"  # counts as busy
-    BUSY = "busy"
-    LAUNCH_BOUND = "launch-bound"  # the card idles between its kernels
 
 
 @dataclass(slots=True, eq=False)

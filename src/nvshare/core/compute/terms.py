@@ -15,12 +15,13 @@ from nvshare.core.compute.policy.regime import (
     LOOK_AGAIN,
     LOOK_AGAIN_MAX,
     SEEN_OVER,
+    Kind,
     blended,
     contended,
     judged,
 )
 from nvshare.core.compute.policy.shares import LONGEST, scaled
-from nvshare.core.compute.state import AttachmentCompute, CardCompute, Kind, Slice
+from nvshare.core.compute.state import AttachmentCompute, CardCompute, Slice
 from nvshare.core.memory.policy.quantum import quantum
 from nvshare.core.settings import Priority
 from nvshare.core.state import Attachment, GpuState, Node, Standing

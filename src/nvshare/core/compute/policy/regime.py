@@ -6,7 +6,8 @@ only when what was measured in its slices alone is clearly beyond the other boun
 
 from __future__ import annotations
 
-from nvshare.core.compute.state import Kind
+import enum
+
 from nvshare.core.settings import Mode
 
 ACTIVE_FOR = 2.0  # seconds after its last use of the card in which a client counts
@@ -17,6 +18,14 @@ EVIDENCE = 0.06  # seconds of use, in slices in a row, that make a client launch
 BACKLOG = 0.25  # seconds for which work that was submitted freely may run on beside slices, where no slice ended it
 LOOK_AGAIN, LOOK_AGAIN_MAX = 4.0, 60.0  # seconds until a launch-bound client is measured again
 SEEN_OVER = 1.0  # seconds over which one that runs freely is seen to use little
+
+
+class Kind(enum.Enum):
+    """How a client uses the card in slices of its own."""
+
+    UNKNOWN = "unknown"  # counts as busy
+    BUSY = "busy"
+    LAUNCH_BOUND = "launch-bound"  # the card idles between its kernels
 
 
 def blended(ratio: float | None, busy: float, used: float) -> float:
