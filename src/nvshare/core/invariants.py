@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from nvshare.core.compute.invariants import COMPUTE_INVARIANTS
+from nvshare.core.compute.slices import Slices
 from nvshare.core.leases import reservable
 from nvshare.core.memory.headroom import computed_headroom, limit, oversubscribed
 from nvshare.core.memory.selection import can_ever_run, chosen, is_contended, is_overtaken
+from nvshare.core.memory.turns import Turns
 from nvshare.core.policy.placement import WHOLE
 from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Lease, Node, Reserved, Standing
-
-if TYPE_CHECKING:
-    from nvshare.core.compute.slices import Slices
-    from nvshare.core.memory.turns import Turns
 
 EPSILON = 1e-6  # seconds; times are sums of floats
 
@@ -32,12 +29,12 @@ class InvariantBroken(AssertionError):
         self.name = name
 
 
-def check(node: Node, turns: Turns, compute: Slices) -> None:
+def check(node: Node, turns: Turns, slices: Slices) -> None:
     for name, invariant in INVARIANTS.items():
         for detail in invariant(node, turns):
             raise InvariantBroken(name, detail, node)
-    for name, invariant_of_turns in COMPUTE_INVARIANTS.items():
-        for detail in invariant_of_turns(node, compute):
+    for name, invariant_of_slices in COMPUTE_INVARIANTS.items():
+        for detail in invariant_of_slices(node, slices):
             raise InvariantBroken(name, detail, node)
 
 

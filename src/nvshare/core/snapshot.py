@@ -304,13 +304,13 @@ def _client_gpu(node: Node, attachment: Attachment, now: float) -> ClientGpuView
 def _mode(node: Node, attachment: Attachment) -> str:
     if attachment.gpu.turns and node.settings.anti_thrash:
         return "memory turns"
-    return "compute turns" if attachment.compute.told else "free"
+    return "compute turns" if attachment.compute.in_slices else "free"
 
 
 def _scaled_quota(attachment: Attachment) -> float:
     """Quotas are scaled where compute turns divide a card; freely, and in memory turns, they are caps alone."""
     book = attachment.gpu.compute.books.get(attachment.client.group.id)
-    scales = attachment.compute.told and not attachment.gpu.turns
+    scales = attachment.compute.in_slices and not attachment.gpu.turns
     return book.share * 100 if scales and book is not None else float(attachment.client.group.core_percent)
 
 

@@ -552,7 +552,7 @@ def test_processes_of_a_group_on_one_card_take_turns_until_one_is_on_another() -
     stage.start(1, A, group="run:job")
     stage.start(2, A, group="run:job")
     stage.use(1, 2)
-    assert stage.attachment(1).compute.told
+    assert stage.attachment(1).compute.in_slices
     assert c.SetTerms(1, A, False) in stage.start(3, B, group="run:job")
 
 
@@ -597,7 +597,7 @@ def test_who_was_taken_for_ignorant_is_asked_again_after_a_minute() -> None:
     for _ in range(4):
         stage.pass_time(1.0)
         stage.use(1, 2)
-    assert not stage.attachment(1).compute.told
+    assert not stage.attachment(1).compute.in_slices
     answers: list[c.Command] = []
     for _ in range(61):
         answers += stage.pass_time(1.0) + stage.use(2)
@@ -635,8 +635,8 @@ def test_who_waits_for_a_turn_contends_however_long_it_waits() -> None:
     stage.over(1, 0.05, pending=5.0, wants=False)
     for _ in range(4):
         stage.pass_time(1.0)
-    assert stage.attachment(1).compute.told
-    assert stage.attachment(2).compute.told
+    assert stage.attachment(1).compute.in_slices
+    assert stage.attachment(2).compute.in_slices
 
 
 def test_two_processes_of_a_group_share_its_quota() -> None:

@@ -41,10 +41,10 @@ class Book:
     seen_at: float = float("-inf")  # when the last of them ended
     used: float = 0.0  # seconds billed in all
     allowed: float = 0.0  # seconds that quotas allowed in all
-    told_at: float = float("-inf")  # when its throttling was last told
-    told_used: float = 0.0  # the figures then
-    told_allowed: float = 0.0
-    debt_told_at: float = float("-inf")
+    logged_at: float = float("-inf")  # when its throttling was last logged
+    logged_used: float = 0.0  # the figures then
+    logged_allowed: float = 0.0
+    debt_logged_at: float = float("-inf")
 
     @property
     def capped(self) -> bool:
