@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import pytest
 
 from nvshare.core.compute.books import Book, evened
@@ -263,9 +265,29 @@ def test_a_turn_before_its_time_leaves_the_next_one_within_a_quarter_of_a_second
 ) -> None:
     early = book(quota)
     early.credit = credit
-    assert early.early(0.0) == pytest.approx(length)
-    early.bill(early.early(0.0) * (1.0 - quota), 0.0, 0.0)
+    assert early.early_length(0.0) == pytest.approx(length)
+    early.bill(early.early_length(0.0) * (1.0 - quota), 0.0, 0.0)
     assert early.ready_at(0.0) <= 0.25 + 1e-9 or credit < 0.0
+
+
+def test_asking_a_book_changes_nothing() -> None:
+    asked = book(0.5)
+    before = replace(asked)
+    assert asked.ready_at(0.1) == pytest.approx(0.1)
+    assert asked.early_length(0.1) > 0.0
+    assert asked.length_left(0.1, 0.0) == pytest.approx(0.1)
+    assert [getattr(asked, each.name) for each in fields(asked)] == [
+        getattr(before, each.name) for each in fields(before)
+    ]
+
+
+def test_credit_that_a_shorter_reach_does_not_hold_is_lost_at_once() -> None:
+    rich = book(0.5)
+    rich.set_reach(4.0, 0.0)
+    rich.accrue(10.0)
+    assert rich.credit == pytest.approx(2.0)
+    rich.set_reach(0.5, 10.0)
+    assert rich.credit == pytest.approx(0.25)
 
 
 def test_debt_that_a_change_of_quota_leaves_is_paid_within_ten_seconds() -> None:

@@ -326,12 +326,13 @@ class Slices:
         return ready, soonest
 
     def _ready_at(self, attachment: Attachment) -> float:
-        """When the client's group has credit for a slice, on all of its cards: a gang's slices begin together."""
+        """When the client's group has credit for a slice, on all of its cards: a gang's slices begin together. Brings
+        the group's books up to date."""
         now, group = self.node.now, attachment.client.group
-        at = self._book(attachment).ready_at(now)
+        at = self._earned(self._book(attachment)).ready_at(now)
         for uuid in group.cards if group.spans_cards else ():
             book = self.node.gpus[uuid].compute.books.get(group.id)
-            at = at if book is None else max(at, book.ready_at(now))
+            at = at if book is None else max(at, self._earned(book).ready_at(now))
         return at
 
     def _first(self, card: CardCompute, ready: list[Attachment]) -> Attachment:
@@ -366,7 +367,7 @@ class Slices:
             self._give(first, exclusive=True, awaited=False, most=self._early(first))
 
     def _early(self, attachment: Attachment) -> float:
-        return self._book(attachment).early(self.node.now) - attachment.compute.tail
+        return self._earned(self._book(attachment)).early_length(self.node.now) - attachment.compute.tail
 
     def _urgent(self, attachment: Attachment, floor: float) -> bool:
         if not attachment.compute.urgent:
@@ -417,7 +418,7 @@ class Slices:
         within = rest >= SHORTEST
         more = min(book.step, rest if within else book.step)
         unbilled = now - slice.since + slice.attachment.compute.tail
-        more = min(more, book.left(now, unbilled) - (slice.given_at + so_far - now))
+        more = min(more, self._earned(book).length_left(now, unbilled) - (slice.given_at + so_far - now))
         if more >= SHORTEST and (within or self._stays_first(slice, contenders, more)):
             self._set_length(slice, so_far + more)
         elif slice.length is None:
@@ -590,6 +591,12 @@ class Slices:
 
     def _book(self, attachment: Attachment) -> Book:
         return self.terms.book(attachment)
+
+    def _earned(self, book: Book) -> Book:
+        """Bring a book up to date, with credit as far as it reaches now: the reach may change later."""
+        if book.capped:
+            book.accrue(self.node.now)
+        return book
 
     def _log(self, level: Level, text: str) -> None:
         self.node.commands.append(Log(level, text))

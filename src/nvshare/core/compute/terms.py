@@ -234,8 +234,7 @@ class Terms:
         card.capped = any(map(self._capped, gpu.attachments.values()))
         reach = MEMORY_TURNS * quantum(self.node.settings, gpu.stall) if gpu.turns else BOUND_WAIT
         for name, book in card.books.items():
-            book.reach = max(BOUND_WAIT, reach)
-            book.accrue(now)
+            book.set_reach(max(BOUND_WAIT, reach), now)
             quota = groups[name].core_percent / WHOLE
             if quota == book.quota:
                 continue
