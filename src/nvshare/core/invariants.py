@@ -94,8 +94,8 @@ def _sums_agree(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _one_exclusive_holder(node: Node, turns: Turns) -> Iterator[str]:
-    """Grants are exclusive where turns are taken, and in serial mode one client holds one, alone; who drains or is
-    stuck does not hold."""
+    """Grants are exclusive where clients take turns. In serial mode one client holds a card alone. A client that drains
+    or is stuck is not a holder."""
     for gpu in node.gpus.values():
         if node.settings.mode is Mode.SERIAL and len(gpu.running) > 1:
             yield f"{gpu.uuid}: {_names(gpu.running)} run beside each other in serial mode"
@@ -105,7 +105,7 @@ def _one_exclusive_holder(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _holders_resident(node: Node, turns: Turns) -> Iterator[str]:
-    """Who runs has all of its memory on the card; who cannot move memory is never told to."""
+    """A client that runs has all of its memory on the card. One that cannot move memory is never sent a target."""
     for gpu in node.gpus.values():
         for attachment in gpu.running.values():
             if not attachment.whole and not attachment.client.oversize:  # that one may be given more while it runs
@@ -116,7 +116,7 @@ def _holders_resident(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _requests_answered(node: Node, turns: Turns) -> Iterator[str]:
-    """A request for memory waits only for room on the card, and nobody waits for the answer of one that is gone."""
+    """A request for memory waits only for room on the card, and its client is there."""
     for gpu in node.gpus.values():
         for request in gpu.pending:
             if gpu.attachments.get(request.attachment.client.id) is not request.attachment:
@@ -215,9 +215,9 @@ def _held_up(turns: Turns, attachment: Attachment) -> bool:
 
 
 def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
-    """Whose turn has come but whose memory has not is told to bring all of it, into room that is there, or somebody is
-    giving room up for it or does not answer. A stuck one has its work there already; it waits for more beside others
-    that cannot leave either."""
+    """A client whose turn has come, but whose memory has not, has a target that brings all of it into room that is
+    there; or another client gives room up for it, or is silent. The work of a stuck client is there already: it may
+    wait for more beside others that cannot leave either."""
     for gpu in node.gpus.values():
         for attachment in chosen(turns.node.settings, gpu) if gpu.lacking else ():
             there = attachment.resident >= attachment.need or gpu.held <= limit(gpu)
@@ -228,7 +228,7 @@ def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
 
 def _works_on(attachment: Attachment) -> bool:
     """It is stuck, so nothing can be taken from it, on a card where nothing can be given to it: others run or are stuck
-    there too, or there is more on it than it has."""
+    there too, or there is more on the card than fits."""
     gpu = attachment.gpu
     return attachment.standing is Standing.STUCK and (bool(gpu.running) or len(gpu.stuck) > 1 or gpu.held > limit(gpu))
 
@@ -246,8 +246,8 @@ def _first_come_first_served(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _nobody_starves(node: Node, turns: Turns) -> Iterator[str]:
-    """Its turn begins within (waiters ahead + 1) longest turns (quantum + drain deadline), if timers are on time and
-    not counting the time in which memory is on its way."""
+    """A waiter's turn begins within (waiters ahead + 1) longest turns (quantum + drain deadline), if timers are on
+    time, and not counting the time in which memory is on its way."""
     for client in node.clients.values():
         bound = client.start_by + turns.late - client.start_by_late
         if client.ticket and node.now > bound + EPSILON:
@@ -255,7 +255,7 @@ def _nobody_starves(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _turns_end(node: Node, turns: Turns) -> Iterator[str]:
-    """Whoever drains, or holds a turn that others wait for, has an alarm, and it is not overdue."""
+    """A client that drains, or holds a turn that others wait for, has an alarm, and the alarm is not overdue."""
     alarmed = turns.alarms.owners()
     for client in node.clients.values():
         if _must_end(client, turns) and client.id not in alarmed:
@@ -287,7 +287,7 @@ def _gangs_complete(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _leases_fit(node: Node, turns: Turns) -> Iterator[str]:
-    """Nobody has reserved what others have reserved too, and the sums on the cards are those of the leases."""
+    """No part of a card is reserved twice, and the sums on the cards are those of the leases."""
     for gpu in node.gpus.values():
         mine = [lease.reserved[gpu.uuid] for lease in node.leases.values() if gpu.uuid in lease.reserved]
         sums = Reserved(sum(one.cores for one in mine), sum(one.bytes for one in mine), len(mine))
@@ -303,11 +303,11 @@ def _leases_fit(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _first_lease_waits_for_room(node: Node, turns: Turns) -> Iterator[str]:
-    """Whoever waits longest does so because too few of its cards have room."""
+    """The lease that waits longest does so because too few of its cards have room."""
     for lease in node.lease_queue.values():
-        headroom = [uuid for uuid in lease.among if _has_room(node, node.gpus[uuid], lease)]
-        if len(headroom) >= lease.count:
-            yield f"lease {lease.id} waits although {', '.join(headroom)} have room"
+        cards = [uuid for uuid in lease.among if _has_room(node, node.gpus[uuid], lease)]
+        if len(cards) >= lease.count:
+            yield f"lease {lease.id} waits although {', '.join(cards)} have room"
         return
 
 

@@ -1,10 +1,8 @@
-"""What the scheduler knows: cards, clients, groups, and each client's place on each card.
+"""What the scheduler knows: cards, clients, groups, and each client's attachment to each card.
 
-Plain data. Bytes and targets change only in ``ledger.py``, standings and queues only in ``turns.py``, requests for
-memory that wait only in ``residency.py``, membership only in ``scheduler.py``; all of them only inside
-``Scheduler.handle``.
-
-Compute turns live beside ``GpuState.running``, without touching the queue of memory turns: ``state_compute.py``.
+Plain data, which changes only inside ``Scheduler.handle``. The ledger (``memory/ledger.py``) books bytes and targets,
+``memory/turns.py`` changes standings and queues, ``memory/residency.py`` keeps the requests that wait for room.
+Compute slices have a state of their own beside it: ``compute/state.py``.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from nvshare.core.settings import SIZE_MAX, DenyReason, Priority, Settings
 STORY_LENGTH = 40  # events remembered for the message of a broken invariant
 CORE_LIMIT_DEFAULT = 100
 DEMAND_UNKNOWN = 1.0  # of a client that was not measured yet
-UNTOLD = SIZE_MAX  # the target of a client that was never given one: all that it is granted
+NO_TARGET = SIZE_MAX  # the target of a client that was never sent one: all that it is granted
 
 
 class Standing(enum.Enum):
@@ -32,7 +30,7 @@ class Standing(enum.Enum):
     IDLE = "idle"
     RUNNING = "running"  # holds a grant
     DRAINING = "draining"  # told to stop; the card is not given away until it answers or its deadline passes
-    STUCK = "stuck"  # could not stop: its work runs on, time-sliced, and nobody waits for it
+    STUCK = "stuck"  # its drain passed the deadline: its work runs on, and nobody waits for it
 
 
 @dataclass(slots=True, eq=False)
@@ -54,17 +52,17 @@ class Attachment:
     host: int = 0
     pinned: int = 0
     context: int = 0
-    prepared: int = 0  # the most it was told to be ready to give up
+    prepared: int = 0  # the most bytes of any PrepareSwapOut it was sent
     wanted: int = 0  # bytes of its requests that wait for an answer
 
-    target: int = UNTOLD  # bytes it may have on the card, as it was last told
-    number: int = 0  # of that target; 0: never told
+    target: int = NO_TARGET  # bytes it may have on the card, as it was last sent
+    number: int = 0  # of that target; 0: it was never sent one
     applied: int = 0  # number of the target it says it keeps to
     earlier: list[tuple[int, int]] = field(default_factory=list)  # older targets it may keep to: number, bytes
     arrived: bool = True  # nothing of what its target allows is missing
     held: int = 0  # the most it can have on the card, whatever is still on its way
-    confirm_by: float | None = None  # while others wait for what it was told to do with its memory
-    silent: bool = False  # it did not do so in time: it is planned around until it speaks
+    confirm_by: float | None = None  # while others wait for it to keep to its target
+    silent: bool = False  # it did not do so in time: it is planned around until it reports again
     had: int = 0  # bytes it can have on the card while it is silent
 
     occupied: float = 0.0
@@ -82,8 +80,8 @@ class Attachment:
         return self.need_with(0)
 
     def need_with(self, more: int) -> int:
-        """The same after so much growth: all it has allocated, or, of one that may be larger than the card, as much as
-        there is room for beside what others never move."""
+        """The need after ``more`` bytes of growth: all it has allocated. For a client that may be larger than the card,
+        at most what fits beside memory that others never move."""
         size = self.allocated + more
         if not self.client.oversize:
             return size
@@ -102,7 +100,7 @@ class Attachment:
 
     @property
     def bound(self) -> int:
-        """What it may have on the card once it keeps to what it was last told."""
+        """The bytes it may have on the card once it keeps to its target."""
         return min(self.target, self.allocated)
 
 
@@ -127,7 +125,7 @@ class HeldRequest:
 
 @dataclass(frozen=True)
 class Switch:
-    """What handing a card from one client to another took."""
+    """What it took to hand a card from one client to another."""
 
     out: int  # bytes that left the card
     into: int  # bytes that came
@@ -149,23 +147,23 @@ class Client:
     oversize: bool = False  # it may be larger than a card: what is not there comes when it is touched
     gpus: dict[str, Attachment] = field(default_factory=dict)  # in UUID order
 
-    ticket: int = 0  # place in the order of arrival while it waits, 0 when it does not
+    ticket: int = 0  # number in the order of arrival while it waits, 0 when it does not
     asked: bool = False  # it waits because it asked; False: because it is stuck and must be brought back into turns
     parked: bool = False  # its waiting was logged
     seen: bool = False  # it was granted before
     asked_at: float = 0.0  # when it began to wait
-    waited: float = 0.0  # seconds, in all, before that
+    waited: float = 0.0  # seconds in all that it waited before that
     start_by: float = 0.0  # while it waits: the latest moment its turn begins, by the bound the queue guarantees
     start_by_late: float = 0.0  # the scheduler's accumulated timer lateness when start_by was computed
 
     turn_start: float = 0.0
-    turn_end: float | None = None  # None: until told
+    turn_end: float | None = None  # None: until the scheduler ends it
     drain_by: float | None = None  # while draining
     turn: int = 0  # number of its latest turn, in the order in which turns began
     left: int = 0  # number of the event that ended its latest turn; 0: it never had one
 
     def active(self, now: float) -> float:
-        """The clock of the time in which it did not wait."""
+        """A clock that stands still while the client waits."""
         return now - self.waited - (now - self.asked_at if self.ticket else 0.0)
 
     @property
@@ -189,7 +187,7 @@ class Reserved:
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A place on cards that belongs to one holder and the processes below it. Waits while it has reserved nothing."""
+    """A reservation on cards for one holder and the processes below it. It waits while it has reserved nothing."""
 
     id: str
     label: str
@@ -224,9 +222,9 @@ class GpuState:
     stuck: dict[int, Attachment] = field(default_factory=dict)
     queue: dict[int, Attachment] = field(default_factory=dict)
     gangs: dict[int, None] = field(default_factory=dict)  # clients here that have other cards too; in order of arrival
-    lacking: dict[int, Attachment] = field(default_factory=dict)  # those whose memory is not wholly on the card
-    silent: dict[int, Attachment] = field(default_factory=dict)  # those that do not answer
-    oversize: dict[int, Attachment] = field(default_factory=dict)  # those of clients that may be larger than the card
+    lacking: dict[int, Attachment] = field(default_factory=dict)  # clients whose memory is not wholly on the card
+    silent: dict[int, Attachment] = field(default_factory=dict)  # clients that do not answer
+    oversize: dict[int, Attachment] = field(default_factory=dict)  # clients that may be larger than the card
     pending: list[HeldRequest] = field(default_factory=list)  # by arrival
     headroom: Headroom | None = None  # as computed last; None after a change
     turns: bool = False  # clients take turns here; False: they run freely side by side
@@ -243,11 +241,11 @@ class GpuState:
     unmanaged: tuple[Unmanaged, ...] = ()  # processes here that are no clients
     unmanaged_bytes: int = 0  # that they have, as far as is known
 
-    stall: float = 0.0  # what a switch keeps the card from working, seconds
+    stall: float = 0.0  # seconds in which a typical switch keeps the card from working
     stalls: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))  # of the last switches
     last_holder: int = 0
-    vacant_since: float = 0.0  # while nobody runs or drains: since when
-    ended_at: float = 0.0  # when a turn was last told to end, or ended by itself
+    vacant_since: float = 0.0  # while no client runs or drains: since when
+    ended_at: float = 0.0  # when a turn last began to end
     moved_out: int = 0  # bytes since the last switch
     moved_in: int = 0
     last_switch: Switch | None = None
@@ -339,7 +337,7 @@ class Node:
     lease_queue: dict[str, Lease] = field(default_factory=dict)  # those that wait, by arrival
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
-    shifted: list[Attachment] = field(default_factory=list)  # grants that began or ended; compute turns follow
+    shifted: list[Attachment] = field(default_factory=list)  # whose grant began or ended; compute slices follow
     story: deque[tuple[Event, list[Command]]] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
     configured: Settings = field(init=False)  # what it was started with
 

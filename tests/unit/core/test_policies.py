@@ -204,8 +204,8 @@ def book(quota: float, virtual: float = 0.0, share: float | None = None) -> Book
     return made
 
 
-def test_a_turn_is_as_long_as_usual_for_one_that_is_behind_by_half_a_turn() -> None:
-    # GIVEN two equal ones that take turns of 90 ms, one before its own and one after it
+def test_a_slice_is_as_long_as_usual_for_one_that_is_behind_by_half_a_slice() -> None:
+    # GIVEN two equal ones that take slices of 90 ms, one before its own and one after it
     before, after = book(0.8, 1.0, share=0.5), book(0.8, 1.0 + 0.09, share=0.5)
     assert evened(before, [after]) == pytest.approx(0.09)
 
@@ -213,13 +213,13 @@ def test_a_turn_is_as_long_as_usual_for_one_that_is_behind_by_half_a_turn() -> N
 @pytest.mark.parametrize(
     ("lag", "length"),
     [
-        (0.0, 0.09 - 0.7 * 0.0225),  # as far as the other, although its turn comes only now
+        (0.0, 0.09 - 0.7 * 0.0225),  # as far as the other, although its slice comes only now
         (0.13, 0.09 + 0.7 * 0.01),
         (9.0, 0.09 * 1.35),
         (-9.0, 0.09 * 0.65),
     ],
 )
-def test_what_a_group_is_owed_makes_its_turns_longer_within_bounds(lag: float, length: float) -> None:
+def test_what_a_group_is_owed_makes_its_slices_longer_within_bounds(lag: float, length: float) -> None:
     own, other = book(0.8, 1.0, share=0.5), book(0.8, 1.0 + lag, share=0.5)
     assert evened(own, [other, own]) == pytest.approx(length)
 
@@ -240,7 +240,7 @@ def test_nobody_is_owed_anything_by_itself() -> None:
         (1.5, 12.0, 10.0),
     ],
 )
-def test_a_group_comes_back_from_a_moment_of_idleness_with_one_turn_owed_to_it_at_most(
+def test_a_group_comes_back_from_a_moment_of_idleness_with_one_slice_owed_to_it_at_most(
     idle: float, before: float, after: float
 ) -> None:
     back = book(0.5, before)
@@ -252,7 +252,7 @@ def test_a_group_comes_back_from_a_moment_of_idleness_with_one_turn_owed_to_it_a
 @pytest.mark.parametrize(
     ("quota", "credit", "length"),
     [
-        (0.1, 0.018, 0.02),  # a whole turn of it
+        (0.1, 0.018, 0.02),  # a whole slice of it
         (0.1, 0.009, (0.009 + 0.025 - 0.018) / 0.9),
         (0.1, 0.0, (0.025 - 0.018) / 0.9),
         (0.1, -0.001, 0.0),
@@ -260,7 +260,7 @@ def test_a_group_comes_back_from_a_moment_of_idleness_with_one_turn_owed_to_it_a
         (1.0, 0.0, 0.0),  # never waits for credit
     ],
 )
-def test_a_turn_before_its_time_leaves_the_next_one_within_a_quarter_of_a_second(
+def test_a_slice_before_its_time_leaves_the_next_one_within_a_quarter_of_a_second(
     quota: float, credit: float, length: float
 ) -> None:
     early = book(quota)

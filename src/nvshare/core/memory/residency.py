@@ -80,15 +80,15 @@ class Residency:
         if oversubscribed(gpu, size):
             if attachment.client.can_swap and attachment.standing not in ON_THE_CARD:
                 if attachment.target > attachment.allocated:
-                    self._tell(attachment, attachment.allocated)  # the new bytes come into being when its turn comes
+                    self._retarget(attachment, attachment.allocated)  # the new bytes come with its turn
             elif growth and (not first or limit(gpu) - gpu.held < growth):
                 gpu.pending.append(request)
                 ledger.want(attachment, size)
                 return True
             elif attachment.target < attachment.bound + growth or growth < size:
-                self._tell(attachment, attachment.bound + growth)
+                self._retarget(attachment, attachment.bound + growth)
         elif attachment.target < attachment.allocated + size and attachment.whole:
-            self._tell(attachment, attachment.allocated + size)
+            self._retarget(attachment, attachment.allocated + size)
         ledger.grant(attachment, size)
         node.counters.memory_granted += 1
         node.commands.append(GrantMemory(attachment.client.id, gpu.uuid, request.number, size))
@@ -146,19 +146,19 @@ class Residency:
         for index, target in steps(stakes, plan(stakes, most, pressed=bool(gpu.expecting)), most):
             attachment = attachments[index]
             if target < attachment.bound or not attachment.whole:  # else it is room for what it has asked for
-                self._tell(attachment, min(target, attachment.allocated))
+                self._retarget(attachment, min(target, attachment.allocated))
                 retargeted.append(attachment)
         return retargeted
 
     def reported(self, attachment: Attachment) -> None:
-        """The client has spoken of its memory: it has done what it should, or has time anew to do so."""
+        """The client reported its memory. Either it keeps to its target now, or its time to do so begins anew."""
         if attachment.silent:
             ledger.silence(attachment, False)
         attachment.confirm_by = None
         self.watch(attachment)
 
     def watch(self, attachment: Attachment) -> None:
-        """Others wait for what this client was told to do with its memory, or no longer do."""
+        """Begin or end the time in which this client has to keep to its target, while others wait for that."""
         if not owes(attachment):
             attachment.confirm_by = None
         elif attachment.confirm_by is None and not attachment.silent:
@@ -168,14 +168,18 @@ class Residency:
         return attachment.confirm_by is not None and attachment.confirm_by <= self.node.now
 
     def confront(self, attachment: Attachment) -> bool:
-        """The time for what it was told is over. True: it says nothing, and whoever fits beside what it has goes on.
-        One that knew what to do is asked again: if it lives it says so, and the card is full of something else."""
+        """The client's time to keep to its target is over. True: it is silent from now on, and clients that fit beside
+        what it has go on.
+
+        A client that gives up all it should, and knows its target, gets the target again. If it lives, it answers, and
+        something else fills the card.
+        """
         attachment.confirm_by = None
         if not owes(attachment):
             return False
         gives = _too_much(attachment)
         if gives <= 0 and attachment.applied == attachment.number:
-            self._tell(attachment, min(attachment.target, attachment.allocated))
+            self._retarget(attachment, min(attachment.target, attachment.allocated))
             return False
         client, gpu, deadline = attachment.client, attachment.gpu, self.node.settings.drain_deadline
         brings = attachment.need - attachment.resident
@@ -189,7 +193,7 @@ class Residency:
         return True
 
     def prepare(self, gpu: GpuState) -> None:
-        """Tell those who run, and for whose place others wait, how much may have to leave the card after them."""
+        """Tell the holders how much of their memory may have to leave the card after them."""
         deficit = gpu.allocated + gpu.wanted - limit(gpu)
         for attachment in gpu.running.values():
             size = min(deficit, extra(attachment))
@@ -200,8 +204,8 @@ class Residency:
     def _order(
         self, gpu: GpuState, able: list[Attachment], unable: list[Attachment]
     ) -> Iterator[tuple[Attachment, Claim]]:
-        """The order in which clients will run. Those who drain stand where they will be: they are the ones to give
-        room up as soon as they can."""
+        """The order in which clients will run. A client that drains stands where it will be afterwards, because it
+        gives room up as soon as it can."""
         idle: list[Attachment] = []
         for attachment in gpu.attachments.values():
             if not attachment.client.can_swap or attachment.standing in (Standing.RUNNING, Standing.STUCK):
@@ -216,15 +220,15 @@ class Residency:
         for attachment in idle:
             yield attachment, Claim.SPARE
 
-    def _tell(self, attachment: Attachment, target: int) -> None:
+    def _retarget(self, attachment: Attachment, target: int) -> None:
         number = ledger.retarget(attachment, target)
         self.watch(attachment)
         self.node.commands.append(SetResidency(attachment.client.id, attachment.gpu.uuid, number, target))
 
 
 def owes(attachment: Attachment) -> bool:
-    """It does not run, and was told to give bytes up and has not; or its turn waits for bytes that it was told to
-    bring."""
+    """The client does not run, and has more on the card than its target allows; or its turn waits for bytes that its
+    target allows."""
     if attachment.standing is not Standing.IDLE:
         return False
     return _too_much(attachment) > 0 or (
@@ -233,7 +237,7 @@ def owes(attachment: Attachment) -> bool:
 
 
 def _too_much(attachment: Attachment) -> int:
-    """Bytes it can still have on the card beyond what it may, and could give up."""
+    """Bytes that the client can still have on the card beyond its target, and could give up."""
     return attachment.held - max(attachment.bound, attachment.lasting)
 
 
@@ -245,5 +249,5 @@ def _holding(attachment: Attachment) -> Holding:
 
 
 def _latest_first(attachment: Attachment) -> tuple[int, int]:
-    """Who ran last comes first; of those whose turns ended together, who began first."""
+    """The client that ran last comes first; of clients whose turns ended together, the one that began first."""
     return -attachment.client.left, attachment.client.turn

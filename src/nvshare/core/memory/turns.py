@@ -1,12 +1,14 @@
-"""Turns on the cards: who holds a grant, who waits, who drains, and when a turn is over.
+"""Turns on the cards: which clients hold a grant, wait or drain, and when a turn is over.
 
 Gang scheduling: a client's cards are granted all or none and dropped together, because work on one may wait for work
-on another. Clients wait in one order of arrival (their ticket) that every card's queue keeps, and room on a card is
-kept for a waiter that is not ready on its other cards; so no two clients wait for each other, and nobody is overtaken
-by one that stands in its way. A client runs only while all of its memory is on its cards: who may run is decided first
-(``selection.py``), ``residency.py`` then brings its memory, and the grant follows when that has arrived.
+on another. Clients wait in one order of arrival (their ticket) that every card's queue keeps. Room on a card is kept
+for a waiter that is not ready on its other cards. So no two clients wait for each other, and no client is overtaken by
+one that stands in its way.
 
-The public methods may leave cards to be looked at again; ``settle`` does that once per event, so that a release and the
+A client runs only while all of its memory is on its cards. ``selection.py`` says whose turn it is, ``residency.py``
+then brings the memory, and the grant follows when that has arrived.
+
+The public methods may leave cards to be looked at again. ``settle`` does that once per event, so that a release and the
 grant it makes possible are one answer.
 """
 
@@ -40,7 +42,7 @@ class Turns:
         self.node = node
         self.memory = Residency(node)
         self.alarms: Alarms[int] = Alarms()
-        self.late = 0.0  # seconds in which alarms were late or memory was on its way, in all: no fault of the queue
+        self.late = 0.0  # seconds in all in which alarms were late or memory was on its way: not the queue's fault
         self._last_grant = 0
         self._last_ticket = 0
         self._unsettled: dict[str, GpuState] = {}
@@ -94,7 +96,7 @@ class Turns:
         self.reconsider(attachment.gpu, foreseen and not was_silent)
 
     def demand_changed(self, attachment: Attachment, demand: float) -> None:
-        """It was measured how much of the card's time the client uses: others may run beside it now, or no longer."""
+        """The client's demand for compute was measured: others may run beside it now, or no longer."""
         gpu = attachment.gpu
         before = chosen(self.node.settings, gpu) if gpu.turns and gpu.queue else []
         attachment.demand = demand
@@ -102,7 +104,7 @@ class Turns:
             self.reconsider(gpu, foreseen=before == chosen(self.node.settings, gpu))
 
     def adopt(self, attachment: Attachment, number: int) -> None:
-        """A client came back with a grant of an earlier scheduler: it counts as held."""
+        """A client came back with a grant of an earlier scheduler. It holds that on."""
         taken = number <= self._last_grant and any(
             other.grant == number for client in self.node.clients.values() for other in client.gpus.values()
         )
@@ -139,19 +141,19 @@ class Turns:
         self.alarms.set(client.id, None)
 
     def cut_short(self, client: Client) -> None:
-        """The client cannot use the memory it holds, and others could: its turn is over."""
+        """End the turn of a client that cannot use the memory it holds, while others could."""
         self._drop(client)
 
     # --- what operators do
 
     def suspend(self) -> None:
-        """Anti-thrash is off: no grants, no queues; everybody runs."""
+        """Anti-thrash is off: no grants and no queues, all clients run."""
         for client in self.node.clients.values():
             self.remove(client)
 
     def reconsider(self, gpu: GpuState, foreseen: bool = False) -> None:
-        """Memory or capacity changed: does this card still run the way it should? ``foreseen``: the queue's guarantees
-        hold as before."""
+        """Memory or capacity changed: have the card looked at again. ``foreseen``: the queue's guarantees hold as
+        before."""
         open_questions = gpu.queue or gpu.lacking or gpu.pending or gpu.expecting or gpu.uuid in self._awaited
         if open_questions or takes_turns(self.node.settings, gpu) is not gpu.turns:
             self._look_again(gpu)
@@ -197,7 +199,7 @@ class Turns:
         self._events += 1
 
     def rebound(self) -> None:
-        """Something changed that no queue could foresee: its guarantees begin anew, with what is true in the end."""
+        """Something changed that no queue could foresee: its guarantees begin anew, from the state after this event."""
         self._unbound = True
 
     def _rebound(self) -> None:
@@ -232,7 +234,8 @@ class Turns:
                 self._set_alarm(attachment.client)
 
     def _look_again(self, gpu: GpuState) -> None:
-        """What cannot leave this card may have changed, and so who can run, on all cards of those who wait here."""
+        """Have this card looked at again, and all cards of gangs that wait here. What cannot leave this card may have
+        changed, and so which of them can run."""
         self._unsettled[gpu.uuid] = gpu
         for client in self._waiting_gangs(gpu):
             for attachment in client.gpus.values():
@@ -247,8 +250,8 @@ class Turns:
                 self._grant(attachment.client)
 
     def _ready(self, client: Client, but: GpuState | None = None) -> bool:
-        """All or none: on every card the client has a place in the set that may run, and its memory. ``but``: the card
-        on which the place is certain."""
+        """All or none: on every card the client's turn has come, and its memory is there. ``but``: the card on which
+        its turn is known to have come."""
         return all(
             attachment.whole
             and attachment.standing is not DRAINING
@@ -260,7 +263,7 @@ class Turns:
         return any(attachment.standing is RUNNING for attachment in client.gpus.values())
 
     def _complete(self, client: Client) -> bool:
-        """Give a client that holds some of its cards the others too, where nobody runs or waits."""
+        """Give a client that holds some of its cards the others too, where its turn would have come at once."""
         missing = [attachment for attachment in client.gpus.values() if attachment.standing is not RUNNING]
         if not all(attachment.whole for attachment in client.gpus.values()) or not all(
             may_begin(self.node.settings, attachment) for attachment in missing
@@ -271,14 +274,14 @@ class Turns:
         return True
 
     def _bring_back(self, client: Client) -> None:
-        """A stuck client lives: give it a proper grant again, now where nobody is in its way, else in its turn."""
+        """A stuck client lives. Give it a grant again: now where no other is in its way, else in its turn."""
         if client.ticket or (self._holds_some(client) and self._complete(client)):
             return
         self._drop(client)
         self._enqueue(client, asked=False)
 
     def _refresh_terms(self, gpu: GpuState) -> None:
-        """Tell the holders when others begin or cease to wait for their place; a turn that is over ends at once."""
+        """Tell the holders when others begin or cease to wait for their cards. A turn that is over ends at once."""
         self._note_awaited(gpu)
         if not gpu.turns:
             return
@@ -298,7 +301,7 @@ class Turns:
             self.memory.prepare(gpu)
 
     def _note_awaited(self, gpu: GpuState) -> None:
-        """Does somebody here wait for memory or for its quota? That time is not the queue's to answer for."""
+        """Note whether a client here waits for memory or for its quota: that time is not the queue's fault."""
         awaited = bool(gpu.pending or gpu.compute.throttled)
         if gpu.queue and (gpu.stuck or gpu.lacking or gpu.silent):
             for attachment in chosen(self.node.settings, gpu):
@@ -306,7 +309,7 @@ class Turns:
                     awaited = True
                     self.memory.watch(attachment)
                     self._set_alarm(attachment.client)
-            if waiters(gpu)[1]:  # whom others overtake
+            if waiters(gpu)[1]:  # others overtake them
                 awaited = self._unbound = True
         if awaited:
             self._awaited[gpu.uuid] = gpu
@@ -324,7 +327,7 @@ class Turns:
             return
         ends = client.turn_end if client.drain_by is None else client.drain_by
         if ends is None or ends > self.node.now:
-            self._set_alarm(client)  # it was for something that is settled
+            self._set_alarm(client)  # what it was set for is over
             return
         if client.drain_by is None:
             self._drop(client)
@@ -336,7 +339,7 @@ class Turns:
     # --- changes of standing
 
     def _grant(self, client: Client) -> None:
-        """Every card the client does not hold yet, in UUID order."""
+        """Grant every card that the client does not hold yet, in UUID order."""
         promoted = client.parked
         if client.ticket:
             self._dequeue(client)
@@ -362,7 +365,7 @@ class Turns:
         gpu.last_holder = client.id
 
     def _book_switch(self, gpu: GpuState, client: Client, vacant: bool) -> None:
-        """The card passes to another client. What it stood still for counts from the moment that one wanted it."""
+        """Book that the card passed to another client. The stall counts from the moment that client wanted the card."""
         now = self.node.now
         stall = max(0.0, now - max(gpu.vacant_since, client.asked_at)) if vacant else 0.0
         took = max(stall, now - max(gpu.ended_at, client.asked_at))
@@ -379,7 +382,7 @@ class Turns:
 
     def _begin_turn(self, client: Client, fresh: Sequence[Attachment] = (), anew: bool = True) -> None:
         """Set the terms of what the client holds: one quantum for all of its cards, counted from the turn's begin.
-        It is told of ``fresh`` grants, and of terms that changed."""
+        Sends ``fresh`` grants, and terms that changed."""
         settings = self.node.settings
         held = [attachment for attachment in client.gpus.values() if attachment.standing is RUNNING]
         lengths = [quantum(settings, attachment.gpu.stall) for attachment in held if attachment.gpu.turns]
@@ -400,7 +403,7 @@ class Turns:
         self._set_alarm(client)
 
     def _drop(self, client: Client) -> None:
-        """The turn is over on all of the client's cards that it holds."""
+        """End the turn on all cards that the client holds."""
         settings, node = self.node.settings, self.node
         for attachment in client.gpus.values():
             if attachment.standing is RUNNING:
@@ -472,7 +475,7 @@ class Turns:
         self.alarms.set(client.id, min(due, default=None))
 
     def _apply_policy(self, gpus: Sequence[GpuState]) -> None:
-        """Make cards run as their policy says."""
+        """Make cards run in turns or side by side, as the policy says."""
         settings = self.node.settings
         began = set()
         for gpu in gpus:
@@ -549,7 +552,7 @@ class Turns:
         for uuid in client.gpus:
             tails[uuid] = client.start_by
 
-    # --- what is said
+    # --- commands and log lines
 
     def _next_grant(self) -> int:
         self._last_grant += 1
