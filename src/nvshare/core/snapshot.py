@@ -88,7 +88,7 @@ class ClientGpuView:
     mode: str  # "free", "compute turns" or "memory turns"
     kind: str  # as measured: "busy", "launch-bound" or "unknown"
     quota: int  # percent of the card's time, of its group
-    scaled_quota: float  # the same among those who are active now
+    scaled_quota: float  # the same, scaled to what the active groups leave
     delivered: tuple[float, ...]  # part of the last 1, 10 and 60 s in which it had unfinished work there
     waiting_for_turn: str | None  # in words: why it has no compute slice although it asks for one
 

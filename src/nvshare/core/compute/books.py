@@ -76,8 +76,9 @@ class Book:
 
     def accrue(self, now: float) -> None:
         """Book what the quota earned until now."""
-        self.allowed += (now - self.credited_at) * self.quota
-        self.credit = self.credit_at(now)
+        earned = (now - self.credited_at) * self.quota
+        self.allowed += earned
+        self.credit = min(self.credit + earned, self.reach * self.quota)
         self.credited_at = now
 
     def credit_at(self, now: float) -> float:

@@ -200,7 +200,7 @@ class Slices:
         return [
             gpu
             for gpu in self.node.gpus.values()
-            if gpu.compute.throttled or (gpu.compute.capped and gpu.turns and gpu.queue)
+            if (gpu.turns and gpu.queue and gpu.compute.capped) or gpu.compute.throttled
         ]
 
     def note_throttled(self, gpu: GpuState) -> bool:

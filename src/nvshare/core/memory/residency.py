@@ -44,7 +44,7 @@ class Residency:
         """Bytes that the client has already are to stay on the card for good."""
         settings, movable = self.node.settings, attachment.client.can_swap
         denial = None
-        if oversubscribed(attachment.gpu) and settings.anti_thrash and movable:  # else nobody makes room for anybody
+        if oversubscribed(attachment.gpu) and settings.anti_thrash and movable:  # else no client makes room
             denial = keep_check(self._crowd(attachment, 0), size)
         if denial is not None:
             self._deny(attachment, number, size, denial)
@@ -63,7 +63,7 @@ class Residency:
                 first = False
 
     def forget(self, attachment: Attachment) -> None:
-        """The client is gone: nobody waits for its answers."""
+        """The client is gone, and its requests with it."""
         gpu = attachment.gpu
         gpu.pending = [request for request in gpu.pending if request.attachment is not attachment]
         ledger.want(attachment, -attachment.wanted)

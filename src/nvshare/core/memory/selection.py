@@ -55,7 +55,7 @@ def chosen(settings: Settings, gpu: GpuState) -> list[Attachment]:
     first_stuck = next((index for index, each in enumerate(fitting) if each.standing is Standing.STUCK), 0)
     if first_stuck:  # the clients that fit beside a stuck one run before its next turn
         fitting = fitting[:first_stuck]
-    return fitting[: _compatible(fitting, gpu)]
+    return fitting[: _compatible(fitting, gpu)] if fitting else fitting
 
 
 def waiters(gpu: GpuState) -> tuple[list[Attachment], list[Attachment]]:
@@ -134,7 +134,7 @@ def _compatible(waiting: list[Attachment], gpu: GpuState) -> int:
 
 
 def _has_more_than_its_share(attachment: Attachment) -> bool:
-    """A client that may be larger than the card makes room when somebody asks for memory that must be there."""
+    """A client that may be larger than the card makes room when another asks for memory that must be there."""
     return attachment.client.oversize and attachment.held > fixed(attachment) + share(
         attachment, headroom(attachment.gpu)
     )
