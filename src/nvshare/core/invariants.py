@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from nvshare.core.compute.invariants import COMPUTE_INVARIANTS
+from nvshare.core.compute.slices import Slices
 from nvshare.core.leases import reservable
 from nvshare.core.memory.headroom import computed_headroom, limit, oversubscribed
-from nvshare.core.memory.residency import can_ever_run
-from nvshare.core.memory.selection import chosen, is_contended, passed_over
+from nvshare.core.memory.selection import can_ever_run, chosen, is_contended, is_overtaken
+from nvshare.core.memory.turns import Turns
 from nvshare.core.policy.membership import pod_group
 from nvshare.core.policy.placement import WHOLE
 from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Lease, Node, Reserved, Standing
 from nvshare.core.waiting import MAX_REQUESTS
-
-if TYPE_CHECKING:
-    from nvshare.core.compute.slices import Slices
-    from nvshare.core.memory.turns import Turns
 
 EPSILON = 1e-6  # seconds; times are sums of floats
 
@@ -35,12 +31,12 @@ class InvariantBroken(AssertionError):
         self.name = name
 
 
-def check(node: Node, turns: Turns, compute: Slices) -> None:
+def check(node: Node, turns: Turns, slices: Slices) -> None:
     for name, invariant in INVARIANTS.items():
         for detail in invariant(node, turns):
             raise InvariantBroken(name, detail, node)
-    for name, invariant_of_turns in COMPUTE_INVARIANTS.items():
-        for detail in invariant_of_turns(node, compute):
+    for name, invariant_of_slices in COMPUTE_INVARIANTS.items():
+        for detail in invariant_of_slices(node, slices):
             raise InvariantBroken(name, detail, node)
 
 
@@ -88,7 +84,7 @@ def _sums_agree(node: Node, turns: Turns) -> Iterator[str]:
             if booked != real:
                 yield f"{gpu.uuid}: {what} booked as {booked}, members have {real}"
         if gpu.headroom not in (None, computed_headroom(gpu)):
-            yield f"{gpu.uuid}: room is {computed_headroom(gpu)}, not {gpu.headroom}"
+            yield f"{gpu.uuid}: headroom is {computed_headroom(gpu)}, not {gpu.headroom}"
     for group in node.groups.values():
         real_by_gpu: dict[str, int] = {}
         for client in node.clients.values():
@@ -100,8 +96,8 @@ def _sums_agree(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _one_exclusive_holder(node: Node, turns: Turns) -> Iterator[str]:
-    """Grants are exclusive where turns are taken, and in serial mode one client holds one, alone; who drains or is
-    stuck does not hold."""
+    """Grants are exclusive where clients take turns. In serial mode one client holds a card alone. A client that drains
+    or is stuck is not a holder."""
     for gpu in node.gpus.values():
         if node.settings.mode is Mode.SERIAL and len(gpu.running) > 1:
             yield f"{gpu.uuid}: {_names(gpu.running)} run beside each other in serial mode"
@@ -111,7 +107,7 @@ def _one_exclusive_holder(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _holders_resident(node: Node, turns: Turns) -> Iterator[str]:
-    """Who runs has all of its memory on the card; who cannot move memory is never told to."""
+    """A client that runs has all of its memory on the card. One that cannot move memory is never sent a target."""
     for gpu in node.gpus.values():
         for attachment in gpu.running.values():
             if not attachment.whole and not attachment.client.oversize:  # that one may be given more while it runs
@@ -122,7 +118,7 @@ def _holders_resident(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _requests_answered(node: Node, turns: Turns) -> Iterator[str]:
-    """A request for memory waits only for room on the card, and nobody waits for the answer of one that is gone."""
+    """A request for memory waits only for room on the card, and its client is there."""
     for gpu in node.gpus.values():
         for request in gpu.pending:
             if gpu.attachments.get(request.attachment.client.id) is not request.attachment:
@@ -209,7 +205,7 @@ def _work_conserving(node: Node, turns: Turns) -> Iterator[str]:
 
 def _held_up(turns: Turns, attachment: Attachment) -> bool:
     gpu = attachment.gpu
-    if attachment.standing is Standing.DRAINING or not attachment.whole or (gpu.turns and passed_over(attachment)):
+    if attachment.standing is Standing.DRAINING or not attachment.whole or (gpu.turns and is_overtaken(attachment)):
         return True
     if not gpu.turns or attachment in chosen(turns.node.settings, gpu):
         return False
@@ -221,9 +217,9 @@ def _held_up(turns: Turns, attachment: Attachment) -> bool:
 
 
 def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
-    """Whose turn has come but whose memory has not is told to bring all of it, into room that is there, or somebody is
-    giving room up for it or does not answer. A stuck one has its work there already; it waits for more beside others
-    that cannot leave either."""
+    """A client whose turn has come, but whose memory has not, has a target that brings all of it into room that is
+    there; or another client gives room up for it, or is silent. The work of a stuck client is there already: it may
+    wait for more beside others that cannot leave either."""
     for gpu in node.gpus.values():
         for attachment in chosen(turns.node.settings, gpu) if gpu.lacking else ():
             there = attachment.resident >= attachment.need or gpu.held <= limit(gpu)
@@ -234,7 +230,7 @@ def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
 
 def _works_on(attachment: Attachment) -> bool:
     """It is stuck, so nothing can be taken from it, on a card where nothing can be given to it: others run or are stuck
-    there too, or there is more on it than it has."""
+    there too, or there is more on the card than fits."""
     gpu = attachment.gpu
     return attachment.standing is Standing.STUCK and (bool(gpu.running) or len(gpu.stuck) > 1 or gpu.held > limit(gpu))
 
@@ -252,8 +248,8 @@ def _first_come_first_served(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _nobody_starves(node: Node, turns: Turns) -> Iterator[str]:
-    """Its turn begins within (waiters ahead + 1) longest turns (quantum + drain deadline), if timers are on time and
-    not counting the time in which memory is on its way."""
+    """A waiter's turn begins within (waiters ahead + 1) longest turns (quantum + drain deadline), if timers are on
+    time, and not counting the time in which memory is on its way."""
     for client in node.clients.values():
         bound = client.start_by + turns.late - client.start_by_late
         if client.ticket and node.now > bound + EPSILON:
@@ -261,7 +257,7 @@ def _nobody_starves(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _turns_end(node: Node, turns: Turns) -> Iterator[str]:
-    """Whoever drains, or holds a turn that others wait for, has an alarm, and it is not overdue."""
+    """A client that drains, or holds a turn that others wait for, has an alarm, and the alarm is not overdue."""
     alarmed = turns.alarms.owners()
     for client in node.clients.values():
         if _must_end(client, turns) and client.id not in alarmed:
@@ -293,7 +289,7 @@ def _gangs_complete(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _leases_fit(node: Node, turns: Turns) -> Iterator[str]:
-    """Nobody has reserved what others have reserved too, and the sums on the cards are those of the leases."""
+    """No part of a card is reserved twice, and the sums on the cards are those of the leases."""
     for gpu in node.gpus.values():
         mine = [lease.reserved[gpu.uuid] for lease in node.leases.values() if gpu.uuid in lease.reserved]
         sums = Reserved(sum(one.cores for one in mine), sum(one.bytes for one in mine), len(mine))
@@ -309,11 +305,11 @@ def _leases_fit(node: Node, turns: Turns) -> Iterator[str]:
 
 
 def _first_lease_waits_for_room(node: Node, turns: Turns) -> Iterator[str]:
-    """Whoever waits longest does so because too few of its cards have room, or for holders of an earlier scheduler."""
+    """The lease that waits longest waits for room on its cards, or for the holders of an earlier scheduler."""
     for lease in node.lease_queue.values() if node.leases_awaited is None else ():
-        headroom = [uuid for uuid in lease.among if _has_room(node, node.gpus[uuid], lease)]
-        if len(headroom) >= lease.count:
-            yield f"lease {lease.id} waits although {', '.join(headroom)} have room"
+        cards = [uuid for uuid in lease.among if _has_room(node, node.gpus[uuid], lease)]
+        if len(cards) >= lease.count:
+            yield f"lease {lease.id} waits although {', '.join(cards)} have room"
         return
 
 

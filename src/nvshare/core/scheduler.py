@@ -105,14 +105,27 @@ class Scheduler:
         return commands
 
     def _settle(self) -> None:
-        """Who holds memory without credit to use it is asked again when turns are settled: only then is it known who
-        contends and what is owed."""
-        self._slices.spare_memory(self._turns)
+        """Compute what follows from the event until nothing changes. Credit is looked at again once turns and slices
+        are settled: only then is it known who contends and who owes what."""
+        self._spare_memory()
         for _ in range(SETTLING_ROUNDS):
             self._turns.settle()
             self._slices.settle()
-            if not self._slices.spare_memory(self._turns):
+            if not self._spare_memory():
                 return
+
+    def _spare_memory(self) -> bool:
+        """On an oversubscribed card, end the turn of a client without compute credit while a client with credit waits.
+        True: something changed, so turns have to be settled again."""
+        acted = False
+        for gpu in self._slices.short_of_credit():
+            if self._slices.note_throttled(gpu):
+                self._turns.reconsider(gpu)
+                acted = True
+            for client in self._slices.idle_holders(gpu):
+                self._turns.cut_short(client)
+                acted = True
+        return acted
 
     def _set_wake(self) -> None:
         """One timer for all."""
@@ -127,7 +140,7 @@ class Scheduler:
         check(self._node, self._turns, self._slices)
 
     def snapshot(self, now: float) -> Snapshot:
-        """What ``status`` shows. Changes nothing."""
+        """What ``status`` shows; a query."""
         return take(self._node, now)
 
     def has_group(self, name: str) -> bool:
@@ -337,9 +350,7 @@ class Scheduler:
         del self._node.clients[client.id]
         for attachment in client.gpus.values():
             ledger.forget(attachment, self._node.settings)
-            del attachment.gpu.attachments[client.id]
             attachment.gpu.gangs.pop(client.id, None)
-            attachment.gpu.headroom = None
             self._limits.announce_card(attachment.gpu)
             self._turns.reconsider(attachment.gpu)
         self._limits.leave(client)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
-from nvshare.core.memory.headroom import oversubscribed, reason
+from nvshare.core.memory.headroom import oversubscribed
 from nvshare.core.memory.policy.quantum import explain, quantum
-from nvshare.core.memory.residency import can_ever_run
+from nvshare.core.memory.selection import can_ever_run, reason
 from nvshare.core.policy.precedence import Layers
 from nvshare.core.state import Attachment, Client, GpuState, Group, Lease, Node, Standing
 
 VERSION = 1  # of this layout
 GIB = 1 << 30
-WINDOWS = (1.0, 10.0, 60.0)  # seconds over which delivered time is told
+WINDOWS = (1.0, 10.0, 60.0)  # seconds over which delivered time is shown
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class SettingsView:
 
 @dataclass(frozen=True)
 class SwitchView:
-    """What handing the card on last took."""
+    """What the last switch of the card took."""
 
     bytes_out: int
     bytes_in: int
     seconds: float  # from the end of the turn before, its drain included
-    stall_s: float  # part of it in which nobody had the card
+    stall_s: float  # part of it in which no client had the card
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class ClientGpuView:
     mode: str  # "free", "compute turns" or "memory turns"
     kind: str  # as measured: "busy", "launch-bound" or "unknown"
     quota: int  # percent of the card's time, of its group
-    scaled_quota: float  # the same among those who are active now
+    scaled_quota: float  # the same, scaled to what the active groups leave
     delivered: tuple[float, ...]  # part of the last 1, 10 and 60 s in which it had unfinished work there
-    waiting_for_turn: str | None  # in words: why it may not compute now although it holds the card
+    waiting_for_turn: str | None  # in words: why it has no compute slice although it asks for one
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class LeaseView:
     label: str
     pid: int
     state: str  # "waiting", "held" or "quarantined"
-    reason: str | None  # why its place is kept although its holder is gone
+    reason: str | None  # why it is kept although its holder is gone
     gpus: tuple[str, ...]
     mem: int | None
     cores: int | None
@@ -173,6 +173,7 @@ class Snapshot:
 
 
 def take(node: Node, now: float) -> Snapshot:
+    """The state as it is. A query, like everything here."""
     settings = node.settings
     return Snapshot(
         version=VERSION,
@@ -297,25 +298,25 @@ def _client_gpu(node: Node, attachment: Attachment, now: float) -> ClientGpuView
         quota=attachment.client.group.core_percent,
         scaled_quota=round(_scaled_quota(attachment), 1),
         delivered=tuple(round(attachment.compute.delivered.over(seconds, now), 4) for seconds in WINDOWS),
-        waiting_for_turn=_waiting_for_turn(attachment, now),
+        waiting_for_turn=_waiting_for_slice(attachment, now),
     )
 
 
 def _mode(node: Node, attachment: Attachment) -> str:
     if attachment.gpu.turns and node.settings.anti_thrash:
         return "memory turns"
-    return "compute turns" if attachment.compute.told else "free"
+    return "compute turns" if attachment.compute.in_slices else "free"
 
 
 def _scaled_quota(attachment: Attachment) -> float:
-    """Quotas are scaled where compute turns divide a card; freely, and in memory turns, they are caps alone."""
+    """Quotas are scaled where compute slices divide a card. Freely, and in memory turns, they are only caps."""
     book = attachment.gpu.compute.books.get(attachment.client.group.id)
-    scales = attachment.compute.told and not attachment.gpu.turns
+    scales = attachment.compute.in_slices and not attachment.gpu.turns
     return book.share * 100 if scales and book is not None else float(attachment.client.group.core_percent)
 
 
-def _waiting_for_turn(attachment: Attachment, now: float) -> str | None:
-    """Why a client that asks for a compute turn has none."""
+def _waiting_for_slice(attachment: Attachment, now: float) -> str | None:
+    """Why a client that asks for a compute slice has none."""
     state, card = attachment.compute, attachment.gpu.compute
     if not state.asks:
         return None

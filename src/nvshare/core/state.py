@@ -1,11 +1,9 @@
-"""What the scheduler knows: cards, clients, groups, and each client's place on each card.
+"""What the scheduler knows: cards, clients, groups, and each client's attachment to each card.
 
-Plain data. Bytes and targets change only in ``ledger.py``, standings and queues only in ``turns.py``, requests for
-memory that wait only in ``residency.py``, what is opened only in ``members.py``, what waits for facts only in
-``waiting.py``, clients and their groups only in ``scheduler.py`` and ``limits.py``; all of them only inside
-``Scheduler.handle``.
-
-Compute turns live beside ``GpuState.running``, without touching the queue of memory turns: ``state_compute.py``.
+Plain data, which changes only inside ``Scheduler.handle``. The ledger (``memory/ledger.py``) books bytes and targets,
+``memory/turns.py`` changes standings and queues, ``memory/residency.py`` keeps the requests that wait for room,
+``members.py`` what processes have opened, ``waiting.py`` what waits for facts, ``scheduler.py`` and ``limits.py``
+clients and their groups. Compute slices have a state of their own beside it: ``compute/state.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from nvshare.core.settings import SIZE_MAX, DenyReason, Priority, Settings
 STORY_LENGTH = 40  # events remembered for the message of a broken invariant
 CORE_LIMIT_DEFAULT = 100
 DEMAND_UNKNOWN = 1.0  # of a client that was not measured yet
-UNTOLD = SIZE_MAX  # the target of a client that was never given one: all that it is granted
+NO_TARGET = SIZE_MAX  # the target of a client that was never sent one: all that it is granted
 
 
 class Standing(enum.Enum):
@@ -34,7 +32,7 @@ class Standing(enum.Enum):
     IDLE = "idle"
     RUNNING = "running"  # holds a grant
     DRAINING = "draining"  # told to stop; the card is not given away until it answers or its deadline passes
-    STUCK = "stuck"  # could not stop: its work runs on, time-sliced, and nobody waits for it
+    STUCK = "stuck"  # its drain passed the deadline: its work runs on, and nobody waits for it
 
 
 @dataclass(slots=True, eq=False)
@@ -57,17 +55,17 @@ class Attachment:
     pinned: int = 0
     context: int = 0
     asked_memory: bool = False  # it asked for memory, or had some when it registered
-    prepared: int = 0  # the most it was told to be ready to give up
+    prepared: int = 0  # the most bytes of any PrepareSwapOut it was sent
     wanted: int = 0  # bytes of its requests that wait for an answer
 
-    target: int = UNTOLD  # bytes it may have on the card, as it was last told
-    number: int = 0  # of that target; 0: never told
+    target: int = NO_TARGET  # bytes it may have on the card, as it was last sent
+    number: int = 0  # of that target; 0: it was never sent one
     applied: int = 0  # number of the target it says it keeps to
     earlier: list[tuple[int, int]] = field(default_factory=list)  # older targets it may keep to: number, bytes
     arrived: bool = True  # nothing of what its target allows is missing
     held: int = 0  # the most it can have on the card, whatever is still on its way
-    confirm_by: float | None = None  # while others wait for what it was told to do with its memory
-    silent: bool = False  # it did not do so in time: it is planned around until it speaks
+    confirm_by: float | None = None  # while others wait for it to keep to its target
+    silent: bool = False  # it did not do so in time: it is planned around until it reports again
     had: int = 0  # bytes it can have on the card while it is silent
 
     occupied: float = 0.0
@@ -85,8 +83,8 @@ class Attachment:
         return self.need_with(0)
 
     def need_with(self, more: int) -> int:
-        """The same after so much growth: all it has allocated, or, of one that may be larger than the card, as much as
-        there is room for beside what others never move."""
+        """The need after ``more`` bytes of growth: all it has allocated. For a client that may be larger than the card,
+        at most what fits beside memory that others never move."""
         size = self.allocated + more
         if not self.client.oversize:
             return size
@@ -105,17 +103,17 @@ class Attachment:
 
     @property
     def bound(self) -> int:
-        """What it may have on the card once it keeps to what it was last told."""
+        """The bytes it may have on the card once it keeps to its target."""
         return min(self.target, self.allocated)
 
 
 @dataclass(frozen=True)
 class Headroom:
-    """How much of a card there is for memory that moves, and how much of it those who run or drain leave."""
+    """The part of a card's capacity that memory which moves may use."""
 
-    whole: int
-    free: int
-    for_each: bool  # the whole would be enough for each client alone
+    size: int
+    free: int  # what clients that run or drain leave of it
+    enough_for_each: bool  # the whole of it is enough for each client alone
 
 
 @dataclass(slots=True, eq=False)
@@ -148,7 +146,7 @@ class FirstRequests:
 
 @dataclass(frozen=True)
 class Switch:
-    """What handing a card from one client to another took."""
+    """What it took to hand a card from one client to another."""
 
     out: int  # bytes that left the card
     into: int  # bytes that came
@@ -170,23 +168,23 @@ class Client:
     oversize: bool = False  # it may be larger than a card: what is not there comes when it is touched
     gpus: dict[str, Attachment] = field(default_factory=dict)  # in UUID order
 
-    ticket: int = 0  # place in the order of arrival while it waits, 0 when it does not
+    ticket: int = 0  # number in the order of arrival while it waits, 0 when it does not
     asked: bool = False  # it waits because it asked; False: because it is stuck and must be brought back into turns
     parked: bool = False  # its waiting was logged
     seen: bool = False  # it was granted before
     asked_at: float = 0.0  # when it began to wait
-    waited: float = 0.0  # seconds, in all, before that
+    waited: float = 0.0  # seconds in all that it waited before that
     start_by: float = 0.0  # while it waits: the latest moment its turn begins, by the bound the queue guarantees
     start_by_late: float = 0.0  # the scheduler's accumulated timer lateness when start_by was computed
 
     turn_start: float = 0.0
-    turn_end: float | None = None  # None: until told
+    turn_end: float | None = None  # None: until the scheduler ends it
     drain_by: float | None = None  # while draining
     turn: int = 0  # number of its latest turn, in the order in which turns began
     left: int = 0  # number of the event that ended its latest turn; 0: it never had one
 
     def active(self, now: float) -> float:
-        """The clock of the time in which it did not wait."""
+        """A clock that stands still while the client waits."""
         return now - self.waited - (now - self.asked_at if self.ticket else 0.0)
 
     @property
@@ -214,7 +212,7 @@ class Reserved:
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A place on cards that belongs to one holder and the processes below it. Waits while it has reserved nothing."""
+    """A reservation on cards for one holder and the processes below it. It waits while it has reserved nothing."""
 
     id: str
     label: str
@@ -258,11 +256,11 @@ class GpuState:
     stuck: dict[int, Attachment] = field(default_factory=dict)
     queue: dict[int, Attachment] = field(default_factory=dict)
     gangs: dict[int, None] = field(default_factory=dict)  # clients here that have other cards too; in order of arrival
-    lacking: dict[int, Attachment] = field(default_factory=dict)  # those whose memory is not wholly on the card
-    silent: dict[int, Attachment] = field(default_factory=dict)  # those that do not answer
-    oversize: dict[int, Attachment] = field(default_factory=dict)  # those of clients that may be larger than the card
+    lacking: dict[int, Attachment] = field(default_factory=dict)  # clients whose memory is not wholly on the card
+    silent: dict[int, Attachment] = field(default_factory=dict)  # clients that do not answer
+    oversize: dict[int, Attachment] = field(default_factory=dict)  # clients that may be larger than the card
     pending: list[HeldRequest] = field(default_factory=list)  # by arrival
-    headroom: Headroom | None = None  # as computed last; None: something it depends on has changed
+    headroom: Headroom | None = None  # as computed last; None after a change
     turns: bool = False  # clients take turns here; False: they run freely side by side
 
     allocated: int = 0
@@ -277,20 +275,24 @@ class GpuState:
     unmanaged: tuple[Unmanaged, ...] = ()  # processes here that are no clients
     unmanaged_bytes: int = 0  # that they have, as far as is known
 
-    stall: float = 0.0  # what a switch keeps the card from working, seconds
+    stall: float = 0.0  # seconds in which a typical switch keeps the card from working
     stalls: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))  # of the last switches
     last_holder: int = 0
-    vacant_since: float = 0.0  # while nobody runs or drains: since when
-    ended_at: float = 0.0  # when a turn was last told to end, or ended by itself
+    vacant_since: float = 0.0  # while no client runs or drains: since when
+    ended_at: float = 0.0  # when a turn last began to end
     moved_out: int = 0  # bytes since the last switch
     moved_in: int = 0
     last_switch: Switch | None = None
     compute: CardCompute = field(default_factory=CardCompute)
     reserved: Reserved = field(default_factory=Reserved)  # by leases
 
+    def changed(self) -> None:
+        """Bytes, standings or clients on this card changed: what follows from them has to be computed anew."""
+        self.headroom = None
+
     @property
     def is_physical(self) -> bool:
-        """What contexts and outsiders take counts: the card's size is measured, or others than clients use it too."""
+        """What contexts and unmanaged processes take counts: no size was declared, or there are such processes."""
         return self.declared is None or self.unmanaged_bytes > 0
 
 
@@ -381,7 +383,7 @@ class Node:
     leases_awaited: float | None = None  # until then those of an earlier scheduler come back first
     counters: Counters = field(default_factory=Counters)
     commands: list[Command] = field(default_factory=list)
-    shifted: list[Attachment] = field(default_factory=list)  # grants that began or ended; compute turns follow
+    shifted: list[Attachment] = field(default_factory=list)  # whose grant began or ended; compute slices follow
     story: deque[tuple[Event, list[Command]]] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
     configured: Settings = field(init=False)  # what it was started with
 

@@ -36,7 +36,7 @@ class Seat:
 class ComputeWorld(World):
     def __init__(self) -> None:
         self.seats: dict[tuple[int, str], Seat] = {}
-        self.turn_numbers: set[int] = set()
+        self.slice_numbers: set[int] = set()
         super().__init__()
 
     def step(self, action: int, a: int, b: int, d: int) -> None:
@@ -48,7 +48,7 @@ class ComputeWorld(World):
             super().step(action // 3, a, b, d)
 
     def _boot(self) -> None:
-        self.seats, self.turn_numbers = {}, set()
+        self.seats, self.slice_numbers = {}, set()
         super()._boot()
 
     def _forget(self, client: int) -> None:
@@ -71,10 +71,10 @@ class ComputeWorld(World):
             if seat.slices is not command.slices:
                 self.seats[command.client, command.gpu] = Seat(*terms)
         elif isinstance(command, c.GiveSlice):
-            self._obey_turn(command)
+            self._obey_slice(command)
         elif isinstance(command, c.EndSlice):
             seat = self._seat(command.client, command.gpu)
-            assert seat.number == command.number, "ended a turn that it does not have"
+            assert seat.number == command.number, "ended a slice that it does not have"
         elif isinstance(command, c.Drop) or (isinstance(command, c.Grant) and not self._holds(command)):
             self.seats[command.client, command.gpu] = Seat(*self._terms(command))
 
@@ -85,17 +85,17 @@ class ComputeWorld(World):
     def _holds(self, command: c.Grant) -> bool:
         return bool(self.programs[command.client].gpus[command.gpu].grant)
 
-    def _obey_turn(self, command: c.GiveSlice) -> None:
+    def _obey_slice(self, command: c.GiveSlice) -> None:
         seat = self._seat(command.client, command.gpu)
         held = self.programs[command.client].gpus[command.gpu]
-        assert seat.slices, "a turn for one who needs none"
-        assert held.grant, "a turn without a grant"
-        assert not held.dropped, "a turn for one who was told to leave"
-        assert command.length is None or command.length > 0.0, "a turn of no length"
+        assert seat.slices, "a slice for one who needs none"
+        assert held.grant, "a slice without a grant"
+        assert not held.dropped, "a slice for one who was told to leave"
+        assert command.length is None or command.length > 0.0, "a slice of no length"
         if command.number != seat.number:
-            assert command.number not in self.turn_numbers, "a turn's number was given twice"
-            assert seat.asked, "a turn for one who did not ask"
-            self.turn_numbers.add(command.number)
+            assert command.number not in self.slice_numbers, "a slice's number was given twice"
+            assert seat.asked, "a slice for one who did not ask"
+            self.slice_numbers.add(command.number)
             seat.number, seat.given_at, seat.pending_until, seat.asked = command.number, self.now, None, False
         seat.length = command.length
 
@@ -114,7 +114,7 @@ class ComputeWorld(World):
 
     # --- what clients do
 
-    def ask_turn(self, a: int, b: int, d: int) -> None:
+    def ask_slice(self, a: int, b: int, d: int) -> None:
         chosen = self._choose(a, lambda seat: seat.slices and not seat.number)
         if chosen is not None:
             client, gpu, seat = chosen
@@ -127,7 +127,7 @@ class ComputeWorld(World):
                 seat.asked = True
                 self.send(e.SliceRequested(self.now, client, gpu))
 
-    def end_turn(self, a: int, b: int, d: int) -> None:
+    def end_slice(self, a: int, b: int, d: int) -> None:
         """As the library does: first with what is in flight, then with the final figures."""
         chosen = self._choose(a, lambda seat: bool(seat.number))
         if chosen is None:
@@ -166,7 +166,7 @@ class ComputeWorld(World):
         """Who wants a slice, as it said with the end of one, is not forgotten: it does not say so again."""
         if wants and self.seats.get((client, gpu)) is seat:
             state = self.scheduler._node.clients[client].gpus[gpu].compute
-            assert state.asks or state.slice is not None, "one who wants a turn was not heard"
+            assert state.asks or state.slice is not None, "one who wants a slice was not heard"
 
     def lie(self, a: int, b: int, d: int) -> None:
         """Figures that cannot be, numbers of slices long gone, requests for what it has."""
@@ -185,7 +185,7 @@ class ComputeWorld(World):
             said = (-1.0, 0.0, 1e9)[d % 3]
             self.send(e.SliceOver(self.now, client, gpu, number, said, said, 0.0, SliceEnd(a % 4), wants=True))
 
-    def stay_deaf(self, a: int, b: int, d: int) -> None:
+    def stay_silent(self, a: int, b: int, d: int) -> None:
         """Nobody speaks for a while: deadlines pass, and who asks is served all the same. Who was given up on does not
         know, and ends its slice when it wakes up."""
         self.advance((1.0, 3.0, 13.0)[d % 3])
@@ -206,19 +206,19 @@ class ComputeWorld(World):
 
 
 COMPUTE_ACTIONS: tuple[Callable[[ComputeWorld, int, int, int], None], ...] = (
-    ComputeWorld.ask_turn,
-    ComputeWorld.ask_turn,
-    ComputeWorld.ask_turn,
+    ComputeWorld.ask_slice,
+    ComputeWorld.ask_slice,
+    ComputeWorld.ask_slice,
     ComputeWorld.ask_all,
     ComputeWorld.ask_all,
-    ComputeWorld.end_turn,
-    ComputeWorld.end_turn,
-    ComputeWorld.end_turn,
-    ComputeWorld.end_turn,
+    ComputeWorld.end_slice,
+    ComputeWorld.end_slice,
+    ComputeWorld.end_slice,
+    ComputeWorld.end_slice,
     ComputeWorld.run_on,
     ComputeWorld.run_on,
     ComputeWorld.lie,
-    ComputeWorld.stay_deaf,
+    ComputeWorld.stay_silent,
     ComputeWorld.change_quota,
     ComputeWorld.work,
     ComputeWorld.work,

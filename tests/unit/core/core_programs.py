@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from nvshare.core import commands as c
-from nvshare.core.state import UNTOLD
+from nvshare.core.state import NO_TARGET
 
 
 @dataclass
@@ -21,10 +21,10 @@ class Held:
     drain_by: float = 0.0
     resident: int = 0
     pinned: int = 0
-    target: int = UNTOLD
+    target: int = NO_TARGET
     applied: int = 0
     confirmed: int = 0  # the target it last said it keeps to
-    told: bool = False  # it was given a target, or brought some of its memory on the host
+    has_target: bool = False  # it was given a target, or brought some of its memory on the host
     inbox: deque[c.SetResidency | c.GrantMemory] = field(default_factory=deque)
 
     @property
@@ -32,7 +32,7 @@ class Held:
         """Allocated, as the scheduler sees it."""
         return self.allocated + sum(letter.bytes for letter in self.inbox if isinstance(letter, c.GrantMemory))
 
-    def told_last(self) -> int:
+    def last_target(self) -> int:
         targets = [letter.target for letter in self.inbox if isinstance(letter, c.SetResidency)]
         return targets[-1] if targets else self.target
 

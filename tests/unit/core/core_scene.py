@@ -11,7 +11,7 @@ from nvshare.core import events as e
 from nvshare.core.policy.membership import Process
 from nvshare.core.scheduler import Scheduler
 from nvshare.core.settings import Mode, Priority, Settings, SwitchTime
-from nvshare.core.state import UNTOLD
+from nvshare.core.state import NO_TARGET
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -29,7 +29,7 @@ class Memory:
     allocated: int = 0
     released: int = 0
     resident: int = 0
-    target: int = UNTOLD
+    target: int = NO_TARGET
     number: int = 0
     went_out: int = 0
     came_in: int = 0
@@ -139,8 +139,8 @@ class Scene:
     ) -> list[c.Command]:
         held = tuple(e.HeldGpu(gpu) if isinstance(gpu, str) else gpu for gpu in gpus or (A,))
         for gpu in held if can_swap else ():
-            told = gpu.resident if gpu.resident < gpu.allocated else UNTOLD
-            self.memory[client, gpu.gpu] = Memory(gpu.allocated, 0, gpu.resident, told)
+            target = gpu.resident if gpu.resident < gpu.allocated else NO_TARGET
+            self.memory[client, gpu.gpu] = Memory(gpu.allocated, 0, gpu.resident, target)
         if group.startswith("run:"):
             self.send(e.RunAwaited(self.now, process_in(f"process:{group[4:]}", client)))
         answer = self.send(
@@ -189,7 +189,7 @@ class Scene:
         return self.tell_memory(client, gpu)
 
     def move(self, client: int, chunk: int = GIB // 4, gpu: str = A) -> list[c.Command]:
-        """One chunk towards what the client was told."""
+        """One chunk towards the client's target."""
         self.memory[client, gpu].move(chunk)
         self._note_residents(gpu)
         return self.tell_memory(client, gpu)
@@ -303,8 +303,8 @@ def dropped(answer: list[c.Command]) -> list[tuple[int, str]]:
     return [(drop.client, drop.gpu) for drop in only(answer, c.Drop)]
 
 
-def told(answer: list[c.Command]) -> dict[int, int]:
-    """The last target that each client was told."""
+def targets(answer: list[c.Command]) -> dict[int, int]:
+    """The last target of each client that was sent one."""
     return {command.client: command.target for command in only(answer, c.SetResidency)}
 
 

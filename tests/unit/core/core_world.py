@@ -24,7 +24,7 @@ from nvshare.core import events as e
 from nvshare.core.invariants import InvariantBroken
 from nvshare.core.scheduler import Scheduler
 from nvshare.core.settings import SIZE_MAX, DenyReason, Mode, Priority, Settings, SwitchTime
-from nvshare.core.state import UNTOLD
+from nvshare.core.state import NO_TARGET
 
 Step = tuple[int, int, int, int]
 
@@ -185,14 +185,16 @@ class World:
         return promised + sum(size for gpu, size in self.open.values() if gpu == uuid) > self._capacity(uuid)
 
     def _on_card(self, uuid: str, promised: bool = False) -> int:
-        """What clients can have there; of one that is deaf what it had, unless all that was promised counts."""
+        """What clients can have there; of a silent one what it had, unless all that was promised counts."""
         most = 0
         for program in self.programs.values():
             known = self.scheduler._node.clients.get(program.id)
             attachment = known.gpus.get(uuid) if known is not None else None
             if uuid in program.gpus:
-                deaf = attachment is not None and attachment.silent and not promised
-                most += min(program.gpus[uuid].most(), attachment.held if attachment is not None and deaf else SIZE_MAX)
+                silent = attachment is not None and attachment.silent and not promised
+                most += min(
+                    program.gpus[uuid].most(), attachment.held if attachment is not None and silent else SIZE_MAX
+                )
         return most
 
     def _check_card(self, uuid: str, before: int) -> None:
@@ -215,7 +217,7 @@ class World:
         program = self.programs.get(command.client)
         if program is None:
             return
-        reasons = any(uuid in tight or self._tight(uuid) or held.told for uuid, held in program.gpus.items())
+        reasons = any(uuid in tight or self._tight(uuid) or held.has_target for uuid, held in program.gpus.items())
         assert reasons, "dropped although everything fits"
 
     def _boot(self) -> None:
@@ -257,8 +259,8 @@ class World:
         held = program.gpus[command.gpu]
         if isinstance(command, c.SetResidency):
             assert program.can_swap, "told one that cannot move its memory"
-            assert not held.grant or command.target >= min(held.promised, held.told_last()), "lowered under its work"
-            held.told = True
+            assert not held.grant or command.target >= min(held.promised, held.last_target()), "lowered under its work"
+            held.has_target = True
             held.inbox.append(command)
         else:
             asked = self.open[command.client, command.request]
@@ -356,8 +358,8 @@ class World:
             gpus.append(e.HeldGpu(uuid, held.allocated, held.resident, held.grant))
             held.released, held.dropped, held.exclusive = 0, False, False
             held.applied = held.confirmed = held.pinned = 0
-            held.told = held.resident < held.allocated
-            held.target = held.resident if held.told else UNTOLD
+            held.has_target = held.resident < held.allocated
+            held.target = held.resident if held.has_target else NO_TARGET
         program.waits = False
         self.programs[program.id] = program
         self._expect_contexts(program, program.gpus)
@@ -375,7 +377,7 @@ class World:
         )
         said = [command for command in answer if not isinstance(command, (c.Log, c.WakeAt))]
         own = [command for command in said if getattr(command, "client", None) == program.id]
-        if any(held.told for held in program.gpus.values()) and program.can_swap:
+        if any(held.has_target for held in program.gpus.values()) and program.can_swap:
             self.settings = self.settings.changed(anti_thrash=True)  # it cannot run freely, so nobody does
         assert isinstance(own[0], c.SchedOn if self.settings.anti_thrash else c.SchedOff)
         assert [command.gpu for command in own if isinstance(command, c.SetLimit)] == [held.gpu for held in gpus]
@@ -438,7 +440,7 @@ class World:
         if self.settings.anti_thrash:
             program.waits = True
         free = self.settings.mode is not Mode.SERIAL and not any(
-            held.told or self._tight(gpu) for gpu, held in program.gpus.items()
+            held.has_target or self._tight(gpu) for gpu, held in program.gpus.items()
         )
         drains = any(held.dropped and held.drain_by > self.now for held in program.gpus.values())
         answer = self.send(e.LockRequested(self.now, program.id, uuid))
@@ -576,9 +578,9 @@ class World:
 
     def obey_drop(self, a: int, b: int, d: int) -> None:
         """Who was told to stop does, and mostly asks again."""
-        told = [program for program in self.programs.values() if any(held.dropped for held in program.gpus.values())]
-        if told:
-            program = told[a % len(told)]
+        dropped = [program for program in self.programs.values() if any(held.dropped for held in program.gpus.values())]
+        if dropped:
+            program = dropped[a % len(dropped)]
             for uuid, held in program.gpus.items():
                 if held.dropped:
                     self._release(program, uuid)
@@ -595,7 +597,7 @@ class World:
         held.released += size
         if program.can_swap:
             least = max(0, held.resident - size)
-            held.resident = (least, min(held.resident, held.allocated))[a % 2] if held.told else least
+            held.resident = (least, min(held.resident, held.allocated))[a % 2] if held.has_target else least
         else:
             held.resident = held.allocated
         held.pinned = min(held.resident, 100 * MIB if b % 7 == 0 else held.pinned)
@@ -608,7 +610,7 @@ class World:
             for program in self.programs.values()
             if program.can_swap
             for uuid, held in program.gpus.items()
-            if held.inbox or held.told
+            if held.inbox or held.has_target
         ]
         if not movers:
             return
@@ -706,8 +708,8 @@ class World:
             )
         self.send(event)
         if event.anti_thrash is False and self.scheduler.settings.anti_thrash:
-            told = any(held.told for program in self.programs.values() for held in program.gpus.values())
-            assert told or self.open, "anti-thrash was not switched off although all memory is there"
+            lacking = any(held.has_target for program in self.programs.values() for held in program.gpus.values())
+            assert lacking or self.open, "anti-thrash was not switched off although all memory is there"
             self.settings = before
         assert self.scheduler.settings == self.settings
 

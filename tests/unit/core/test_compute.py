@@ -1,4 +1,4 @@
-"""Compute slices, one behaviour at a time: who is told, who goes next, what is billed, what happens to the deaf."""
+"""Compute slices, one behaviour at a time: who takes them, who is next, what is billed, what silent clients get."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from core_scene import GIB, A, B, Scene, process_in
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
-from nvshare.core.compute.state import Delivered, Kind
+from nvshare.core.compute.policy.regime import Kind
+from nvshare.core.compute.state import Delivered
 from nvshare.core.settings import Mode, Priority, SliceEnd
 from nvshare.core.snapshot import take
 
@@ -70,7 +71,7 @@ def test_one_busy_client_runs_freely() -> None:
     assert not of(told, c.SetTerms)
 
 
-def test_two_busy_clients_take_turns_of_some_fifty_milliseconds() -> None:
+def test_two_busy_clients_take_slices_of_some_fifty_milliseconds() -> None:
     stage = Stage()
     stage.start(1)
     stage.start(2)
@@ -82,7 +83,7 @@ def test_two_busy_clients_take_turns_of_some_fifty_milliseconds() -> None:
     assert of(stage.over(1, 0.05), c.GiveSlice) == [c.GiveSlice(2, A, 2, 0.05)]
 
 
-def test_the_next_turn_begins_when_little_of_the_last_one_is_left() -> None:
+def test_the_next_slice_begins_when_little_of_the_last_one_is_left() -> None:
     stage = contending(1, 2, asking=True)
     stage.pass_time(0.05)
     assert not of(stage.over(1, 0.05, pending=0.01, wants=False), c.GiveSlice)
@@ -144,7 +145,7 @@ def test_when_the_neighbour_is_gone_the_other_runs_freely_again() -> None:
     assert stage.slice(1) == 0
 
 
-def test_a_quota_takes_turns_from_the_first_moment() -> None:
+def test_a_quota_takes_slices_from_the_first_moment() -> None:
     stage = Stage()
     assert of(stage.start(1, core_limit=30), c.SetTerms) == [c.SetTerms(1, A, True, 0.008)]
     assert [slice.number for slice in of(stage.ask(1), c.GiveSlice)] == [1]
@@ -158,7 +159,7 @@ def lengths(answer: Sequence[c.Command]) -> list[float | None]:
     return [None if slice.length is None else round(slice.length, 6) for slice in of(answer, c.GiveSlice)]
 
 
-def test_with_quotas_a_turn_lasts_for_its_part_of_the_cycle_and_is_told_fifty_milliseconds_at_a_time() -> None:
+def test_with_quotas_a_slice_lasts_for_its_part_of_the_cycle_and_is_given_fifty_milliseconds_at_a_time() -> None:
     # GIVEN two with quotas, of which one has two thirds of a cycle of 180 ms
     stage = Stage()
     for client, percent in ((1, 80), (2, 40)):
@@ -172,7 +173,7 @@ def test_with_quotas_a_turn_lasts_for_its_part_of_the_cycle_and_is_told_fifty_mi
     assert [slice.client for slice in of(stage.over(1, 0.12), c.GiveSlice)] == [2]
 
 
-def test_with_a_quota_what_is_in_flight_at_the_end_is_part_of_the_turn() -> None:
+def test_with_a_quota_what_is_in_flight_at_the_end_is_part_of_the_slice() -> None:
     # GIVEN one with a tenth of the card, whose work goes on for 4 ms after each slice
     stage = Stage()
     stage.start(1, core_limit=10)
@@ -190,7 +191,7 @@ def test_with_a_quota_what_is_in_flight_at_the_end_is_part_of_the_turn() -> None
     assert (given[-1][0] - given[-41][0]) / 40 == pytest.approx(0.195, abs=0.002)
 
 
-def test_who_has_no_quota_is_told_its_whole_turn() -> None:
+def test_a_client_without_a_quota_is_given_its_whole_slice_at_once() -> None:
     stage = contending(1, 2, asking=True)
     for client in (1, 2, 1, 2):
         stage.pass_time(0.054)
@@ -223,7 +224,7 @@ def test_a_launch_bound_client_with_a_quota_is_not_looked_at_closely() -> None:
     assert of(answer, c.SetTerms) == [c.SetTerms(1, A, True, 0.05)]
 
 
-def test_a_launch_bound_client_with_a_quota_has_its_part_of_the_cycle_in_one_turn() -> None:
+def test_a_launch_bound_client_with_a_quota_has_its_part_of_the_cycle_in_one_slice() -> None:
     # GIVEN one that was found launch-bound, and has credit again
     stage = Stage()
     stage.start(1, core_limit=75)
@@ -251,7 +252,7 @@ def test_more_may_be_in_flight_while_nobody_else_uses_the_card() -> None:
     assert c.SetTerms(1, A, True, 0.008) in stage.gone(2) + stage.use(1)
 
 
-def test_a_quota_that_is_lowered_counts_for_the_rest_of_the_turn() -> None:
+def test_a_quota_that_is_lowered_counts_for_the_rest_of_the_slice() -> None:
     # GIVEN one in the midst of its slice of 162 ms
     stage = Stage()
     stage.start(1, core_limit=90)
@@ -263,7 +264,7 @@ def test_a_quota_that_is_lowered_counts_for_the_rest_of_the_turn() -> None:
     assert lengths(stage.pass_time(0.055)) == []
 
 
-def test_without_quotas_no_turn_is_longer_than_fifty_milliseconds_while_others_wait() -> None:
+def test_without_quotas_no_slice_is_longer_than_fifty_milliseconds_while_others_wait() -> None:
     stage = contending(1, 2, asking=True)
     stage.attachment(1).compute.book.virtual -= 0.05  # it is behind
     stage.pass_time(0.05)
@@ -275,7 +276,7 @@ def test_without_quotas_no_turn_is_longer_than_fifty_milliseconds_while_others_w
     assert lengths(stage.pass_time(0.05)) == []
 
 
-def test_beside_a_quota_the_turn_of_one_without_lasts_for_its_part_of_the_cycle_too() -> None:
+def test_beside_a_quota_the_slice_of_one_without_lasts_for_its_part_of_the_cycle_too() -> None:
     # GIVEN one without a quota and one at 80 %, which have taken slices for a while
     stage = Stage()
     stage.start(1)
@@ -314,7 +315,7 @@ def test_nobody_is_billed_for_more_than_the_time_that_passed() -> None:
     assert stage.attachment(1).gpu.compute.books["process:1"].used == pytest.approx(0.05)
 
 
-def test_a_client_that_does_not_end_its_turn_is_gone_on_beside() -> None:
+def test_others_go_on_beside_a_client_that_does_not_end_its_slice() -> None:
     stage = contending(1, 2, asking=True)
     answer = stage.pass_time(0.05 + 1.5)
     assert of(answer, c.GiveSlice)[-1] == c.GiveSlice(2, A, 2, None)
@@ -324,7 +325,7 @@ def test_a_client_that_does_not_end_its_turn_is_gone_on_beside() -> None:
 
 
 @pytest.mark.parametrize("clients", [(1,), (1, 2, 3)], ids=["alone with a quota", "of three"])
-def test_a_client_that_was_stopped_in_its_turn_has_others_when_it_wakes_up(clients: tuple[int, ...]) -> None:
+def test_a_client_that_was_stopped_in_its_slice_has_others_when_it_wakes_up(clients: tuple[int, ...]) -> None:
     # GIVEN a client that said nothing for so long that its slice was given up
     stage = Stage()
     for client in clients:
@@ -339,7 +340,7 @@ def test_a_client_that_was_stopped_in_its_turn_has_others_when_it_wakes_up(clien
     assert 1 in [slice.client for slice in of(answer, c.GiveSlice)]
 
 
-def test_nobody_is_taken_for_deaf_after_a_scheduler_that_stood_still() -> None:
+def test_nobody_is_taken_for_silent_after_a_scheduler_that_stood_still() -> None:
     # GIVEN a slice that ended while the scheduler heard nothing for seconds
     stage = contending(1, 2, asking=True)
     stage.now += 3.0
@@ -349,7 +350,7 @@ def test_nobody_is_taken_for_deaf_after_a_scheduler_that_stood_still() -> None:
     assert of(stage.over(1, 0.05), c.GiveSlice) == [c.GiveSlice(2, A, 2, 0.05)]
 
 
-def test_a_turn_that_goes_on_after_its_end_was_noticed_has_no_end_any_more() -> None:
+def test_a_slice_that_goes_on_after_its_end_was_noticed_has_no_end_any_more() -> None:
     # GIVEN a slice whose end is seen in the very moment in which the only one who waited for it is gone
     stage = contending(1, 2, 3, asking=True)
     stage.over(1, 0.0, wants=False, reason=SliceEnd.IDLE)
@@ -359,7 +360,7 @@ def test_a_turn_that_goes_on_after_its_end_was_noticed_has_no_end_any_more() -> 
     stage.now = slice.end + 0.0005
     stage.send(e.ClientGone(stage.now, 1))
     assert slice.length is None
-    # WHEN it goes on for long; THEN nobody thinks that it is deaf, and its quota finds it
+    # WHEN it goes on for long; THEN nobody thinks that it is silent, and its quota finds it
     for _ in range(4):
         stage.pass_time(0.5)
         stage.use(2, 3)
@@ -367,7 +368,7 @@ def test_a_turn_that_goes_on_after_its_end_was_noticed_has_no_end_any_more() -> 
     assert of(stage.send(e.LimitsChanged(stage.now, "process:3", core_limit=10)), c.EndSlice, c.GiveSlice)
 
 
-def test_high_priority_ends_the_turn_of_others_at_once() -> None:
+def test_high_priority_ends_the_slice_of_others_at_once() -> None:
     stage = Stage()
     stage.start(1)
     stage.start(2, priority=Priority.HIGH)
@@ -377,7 +378,7 @@ def test_high_priority_ends_the_turn_of_others_at_once() -> None:
     assert of(stage.ask(2), c.EndSlice) == [c.EndSlice(1, A, 1)]
 
 
-def test_a_launch_bound_client_runs_freely_beside_turns() -> None:
+def test_a_launch_bound_client_runs_freely_beside_slices() -> None:
     stage = contending(1, 2)
     stage.pass_time(0.3)
     for _ in range(2):
@@ -388,7 +389,7 @@ def test_a_launch_bound_client_runs_freely_beside_turns() -> None:
     assert c.SetTerms(1, A, False) in answer
 
 
-def take_turns(stage: Stage, *rounds: dict[int, float]) -> None:
+def take_slices(stage: Stage, *rounds: dict[int, float]) -> None:
     """One after the other, 50 ms each; the card works for them that part of the time."""
     for each in rounds:
         for client, ratio in each.items():
@@ -403,18 +404,18 @@ def kinds(stage: Stage, *clients: int) -> list[Kind]:
 
 def test_nobody_is_judged_while_work_that_others_submitted_freely_may_run() -> None:
     stage = contending(1, 2)
-    take_turns(stage, {1: TINY}, {1: TINY}, {1: TINY})
+    take_slices(stage, {1: TINY}, {1: TINY}, {1: TINY})
     assert kinds(stage, 1) == [Kind.UNKNOWN]
     stage.pass_time(0.3)
-    take_turns(stage, {1: TINY}, {1: TINY})
+    take_slices(stage, {1: TINY}, {1: TINY})
     assert kinds(stage, 1) == [Kind.LAUNCH_BOUND]
 
 
-def test_a_turn_that_ended_shows_that_nothing_is_left_from_before() -> None:
+def test_a_slice_that_ended_shows_that_nothing_is_left_from_before() -> None:
     stage = contending(1, 2)
-    take_turns(stage, {2: BUSY, 1: TINY}, {2: BUSY, 1: TINY})
+    take_slices(stage, {2: BUSY, 1: TINY}, {2: BUSY, 1: TINY})
     assert kinds(stage, 1, 2) == [Kind.UNKNOWN, Kind.BUSY]
-    take_turns(stage, {1: TINY})
+    take_slices(stage, {1: TINY})
     assert kinds(stage, 1, 2) == [Kind.LAUNCH_BOUND, Kind.BUSY]
 
 
@@ -426,21 +427,21 @@ def run_freely(stage: Stage, seconds: int, *clients: int) -> None:
     stage.use(*clients)
 
 
-def test_a_second_look_at_a_launch_bound_client_takes_one_turn() -> None:
+def test_a_second_look_at_a_launch_bound_client_takes_one_slice() -> None:
     stage = contending(1, 2)
-    take_turns(stage, *[{2: BUSY, 1: TINY}] * 3)
+    take_slices(stage, *[{2: BUSY, 1: TINY}] * 3)
     run_freely(stage, 3, 1, 2)
     assert kinds(stage, 1, 2) == [Kind.LAUNCH_BOUND, Kind.BUSY]
     run_freely(stage, 2, 1, 2)
     assert kinds(stage, 1, 2) == [Kind.UNKNOWN, Kind.BUSY]
-    take_turns(stage, {2: BUSY, 1: TINY})
+    take_slices(stage, {2: BUSY, 1: TINY})
     assert kinds(stage, 1, 2) == [Kind.LAUNCH_BOUND, Kind.BUSY]
 
 
 def test_a_launch_bound_client_that_is_seen_to_use_little_is_not_looked_at_again() -> None:
     # WHEN it runs beside others for a minute and uses a tenth of the card's time
     stage = contending(1, 2)
-    take_turns(stage, *[{2: BUSY, 1: TINY}] * 3)
+    take_slices(stage, *[{2: BUSY, 1: TINY}] * 3)
     used = stage.now + 1.0
     for second in range(60):
         stage.use(2)
@@ -455,7 +456,7 @@ def test_a_launch_bound_client_that_is_seen_to_use_little_is_not_looked_at_again
 
 def test_a_busy_client_that_looks_at_its_results_stays_busy() -> None:
     stage = contending(1, 2)
-    take_turns(stage, *[{2: BUSY, 1: BUSY}] * 3)
+    take_slices(stage, *[{2: BUSY, 1: BUSY}] * 3)
     for _ in range(8):
         stage.ask(1)
         stage.pass_time(0.004)
@@ -463,30 +464,30 @@ def test_a_busy_client_that_looks_at_its_results_stays_busy() -> None:
     assert kinds(stage, 1, 2) == [Kind.BUSY, Kind.BUSY]
 
 
-def test_a_client_that_begins_with_a_few_short_turns_is_not_judged_by_them() -> None:
+def test_a_client_that_begins_with_a_few_short_slices_is_not_judged_by_them() -> None:
     stage = contending(1, 2)
-    take_turns(stage, *[{2: BUSY}] * 3)
+    take_slices(stage, *[{2: BUSY}] * 3)
     for _ in range(8):
         stage.ask(1)
         stage.pass_time(0.004)
         stage.over(1, 0.003, ratio=TINY, wants=False, reason=SliceEnd.IDLE)
     assert kinds(stage, 1) == [Kind.UNKNOWN]
-    take_turns(stage, *[{2: BUSY, 1: BUSY}] * 2)
+    take_slices(stage, *[{2: BUSY, 1: BUSY}] * 2)
     assert kinds(stage, 1, 2) == [Kind.BUSY, Kind.BUSY]
 
 
 def test_a_launch_bound_client_is_told_from_a_busy_one_beside_another_that_runs_freely() -> None:
     stage = contending(1, 2, 3)
-    take_turns(stage, *[{3: BUSY, 1: TINY, 2: TINY}] * 4)
+    take_slices(stage, *[{3: BUSY, 1: TINY, 2: TINY}] * 4)
     assert kinds(stage, 1, 2, 3) == [Kind.LAUNCH_BOUND, Kind.LAUNCH_BOUND, Kind.BUSY]
 
 
 def test_beside_one_that_runs_freely_nobody_is_found_busy() -> None:
     stage = contending(1, 2, 3)
     stage.pass_time(0.3)
-    take_turns(stage, *[{1: TINY}] * 2)
+    take_slices(stage, *[{1: TINY}] * 2)
     assert kinds(stage, 1) == [Kind.LAUNCH_BOUND]
-    take_turns(stage, *[{2: BUSY}] * 3)
+    take_slices(stage, *[{2: BUSY}] * 3)
     assert kinds(stage, 2) == [Kind.UNKNOWN]
 
 
@@ -503,13 +504,13 @@ def holders(stage: Stage, clients: Sequence[int], lengths: Sequence[float]) -> l
     return found
 
 
-def test_equal_tasks_go_round_although_no_two_turns_are_equally_long() -> None:
+def test_equal_tasks_go_round_although_no_two_slices_are_equally_long() -> None:
     stage = contending(1, 2, 3)
     lengths = [0.0485, 0.0515, 0.05, 0.0515, 0.0485, 0.0495] * 10
     assert holders(stage, (1, 2, 3), lengths) == [1, 2, 3] * 20
 
 
-def test_who_always_takes_longer_has_fewer_turns() -> None:
+def test_who_always_takes_longer_has_fewer_slices() -> None:
     stage = contending(1, 2, asking=True)
     used = {1: 0.0, 2: 0.0}
     for _ in range(200):
@@ -521,7 +522,7 @@ def test_who_always_takes_longer_has_fewer_turns() -> None:
     assert used[1] == pytest.approx(used[2], abs=0.12)
 
 
-def test_a_drop_ends_the_turn() -> None:
+def test_a_drop_ends_the_slice() -> None:
     stage = Stage(Mode.SERIAL, quantum=10.0)
     stage.start(1, core_limit=50)
     stage.start(2, core_limit=50)
@@ -546,16 +547,16 @@ def test_a_job_with_a_process_per_card_runs_freely_as_long_as_it_has_several() -
     assert c.SetTerms(1, A, True, 0.004) in stage.gone(2)
 
 
-def test_processes_of_a_group_on_one_card_take_turns_until_one_is_on_another() -> None:
+def test_processes_of_a_group_on_one_card_take_slices_until_one_is_on_another() -> None:
     stage = Stage(gpus=(A, B))
     stage.start(1, A, group="run:7")
     stage.start(2, A, group="run:7")
     stage.use(1, 2)
-    assert stage.attachment(1).compute.told
+    assert stage.attachment(1).compute.in_slices
     assert c.SetTerms(1, A, False) in stage.start(3, B, group="run:7")
 
 
-def test_turns_of_a_job_with_a_quota_and_a_process_per_card_begin_together() -> None:
+def test_slices_of_a_job_with_a_quota_and_a_process_per_card_begin_together() -> None:
     stage = Stage(gpus=(A, B))
     for client, gpu in ((1, A), (2, B)):
         stage.start(client, gpu, group="run:7", core_limit=50)
@@ -565,7 +566,7 @@ def test_turns_of_a_job_with_a_quota_and_a_process_per_card_begin_together() -> 
     assert of(stage.pass_time(0.3), c.GiveSlice)
 
 
-def test_in_concurrent_mode_there_are_no_turns_without_quotas() -> None:
+def test_in_concurrent_mode_there_are_no_slices_without_quotas() -> None:
     stage = Stage(Mode.CONCURRENT)
     stage.start(1)
     stage.start(2)
@@ -574,7 +575,7 @@ def test_in_concurrent_mode_there_are_no_turns_without_quotas() -> None:
     assert {command.client for command in of(changed, c.SetTerms)} == {1, 2}
 
 
-def test_without_anti_thrash_nobody_takes_turns() -> None:
+def test_without_anti_thrash_nobody_takes_slices() -> None:
     stage = Stage()
     stage.start(1, core_limit=50)
     stage.ask(1)
@@ -582,7 +583,7 @@ def test_without_anti_thrash_nobody_takes_turns() -> None:
     assert stage.slice(1) == 0
 
 
-def test_a_library_that_knows_no_turns_is_left_alone() -> None:
+def test_a_library_that_knows_no_slices_is_left_alone() -> None:
     stage = Stage()
     stage.start(1, core_limit=50)
     stage.pass_time(3.0)
@@ -596,7 +597,7 @@ def test_who_was_taken_for_ignorant_is_asked_again_after_a_minute() -> None:
     for _ in range(4):
         stage.pass_time(1.0)
         stage.use(1, 2)
-    assert not stage.attachment(1).compute.told
+    assert not stage.attachment(1).compute.in_slices
     answers: list[c.Command] = []
     for _ in range(61):
         answers += stage.pass_time(1.0) + stage.use(2)
@@ -628,14 +629,14 @@ def test_work_that_is_said_to_be_in_flight_is_billed_when_others_wait_for_it() -
     assert stage.attachment(1).gpu.compute.books["process:1"].used == pytest.approx(1.05, abs=0.01)
 
 
-def test_who_waits_for_a_turn_contends_however_long_it_waits() -> None:
+def test_who_waits_for_a_slice_contends_however_long_it_waits() -> None:
     stage = contending(1, 2, asking=True)
     stage.pass_time(0.05)
     stage.over(1, 0.05, pending=5.0, wants=False)
     for _ in range(4):
         stage.pass_time(1.0)
-    assert stage.attachment(1).compute.told
-    assert stage.attachment(2).compute.told
+    assert stage.attachment(1).compute.in_slices
+    assert stage.attachment(2).compute.in_slices
 
 
 def test_two_processes_of_a_group_share_its_quota() -> None:
@@ -734,7 +735,7 @@ def hesitating(quotas: tuple[int, int], wants: bool = True) -> Stage:
     return stage
 
 
-def test_while_the_host_of_one_hesitates_others_have_their_turn_early_and_later_none() -> None:
+def test_while_the_host_of_one_hesitates_others_have_their_slice_early_and_later_none() -> None:
     # GIVEN quotas that leave nothing of the card
     stage = hesitating((90, 10))
     # WHEN the one that has its slice submits nothing for a moment
@@ -751,7 +752,7 @@ def test_while_the_host_of_one_hesitates_others_have_their_turn_early_and_later_
     assert [slice.client for slice in of(stage.pass_time(0.05), c.GiveSlice)] == [2]
 
 
-def test_nobody_has_an_early_turn_where_the_quotas_leave_time_to_make_good_what_was_missed() -> None:
+def test_nobody_has_an_early_slice_where_the_quotas_leave_time_to_make_good_what_was_missed() -> None:
     stage = hesitating((80, 10))
     assert not of(stage.over(1, 0.02, wants=False, reason=SliceEnd.IDLE), c.GiveSlice)
 
@@ -767,7 +768,7 @@ def test_who_has_wanted_nothing_for_long_does_not_hesitate() -> None:
     assert [slice.client for slice in of(stage.pass_time(0.1), c.GiveSlice)] == [2]
 
 
-def test_a_change_of_quota_does_not_forgive_a_turn_before_its_time() -> None:
+def test_a_change_of_quota_does_not_forgive_a_slice_before_its_time() -> None:
     # GIVEN one at half of the card that had a slice of 90 ms before its time
     stage = Stage()
     stage.start(1, core_limit=50)
@@ -833,7 +834,7 @@ def test_a_kernel_of_seconds_is_billed_as_long_as_it_runs() -> None:
     assert stage.attachment(1).compute.engaged == stage.attachment(1).compute.asks
 
 
-def test_who_waits_for_what_it_has_yet_to_submit_gets_another_turn() -> None:
+def test_who_waits_for_what_it_has_yet_to_submit_gets_another_slice() -> None:
     stage = Stage()
     stage.start(1, core_limit=90)
     stage.ask(1)
@@ -873,7 +874,7 @@ def test_who_runs_beside_a_kernel_of_seconds_is_billed_half() -> None:
     assert books(stage)["process:1"].used == pytest.approx(stage.now - used / 2, abs=0.01)
 
 
-def test_nobody_gets_turns_at_half_the_price_beside_a_kernel_of_its_own() -> None:
+def test_nobody_gets_slices_at_half_the_price_beside_a_kernel_of_its_own() -> None:
     stage = Stage()
     stage.start(1, core_limit=50)
     stage.start(2, core_limit=50)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from core_scene import CARD, GIB, A, B, Scene, dropped, only, pair, said, told
+from core_scene import CARD, GIB, A, B, Scene, dropped, only, pair, said, targets
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
@@ -21,7 +21,7 @@ def test_a_waiting_client_is_granted_memory_that_comes_into_being_with_its_turn(
         c.SetResidency,
         c.GrantMemory,
     ]
-    assert told(answer) == {2: 4 * GIB}
+    assert targets(answer) == {2: 4 * GIB}
     assert scene.gpu()["policy"] == "turns"
 
 
@@ -38,7 +38,7 @@ def test_a_growing_holder_turns_a_free_set_into_turns_in_the_same_answer() -> No
     assert only(answer, c.HoldMemory) == [c.HoldMemory(1, A, 9, 4 * GIB)]
     assert dropped(answer) == [(3, A)]
     assert scene.waiting_for(1) == "4.0 GiB it asked for to get room"
-    assert told(scene.release(3)) == {3: 2 * GIB}
+    assert targets(scene.release(3)) == {3: 2 * GIB}
     answers = scene.move_all()
     assert only(answers, c.GrantMemory) == [c.GrantMemory(1, A, 9, 4 * GIB)]
     assert scene.memory[1, A].resident == 9 * GIB
@@ -147,7 +147,7 @@ def test_a_client_that_cannot_move_gets_room_from_those_who_can_and_is_never_mov
     assert scene.allocate(3, 2 * GIB + 1) == c.DenyMemory(3, A, 4, 2 * GIB + 1, CARD, DenyReason.CARD)
     scene.request(2)
     answers = scene.move_all()
-    assert 3 not in told(answers)
+    assert 3 not in targets(answers)
     assert isinstance(scene.allocate(2, 4 * GIB), c.DenyMemory)
 
 

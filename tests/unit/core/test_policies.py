@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import pytest
 
 from nvshare.core.compute.books import Book, evened
+from nvshare.core.memory.policy.admission import Crowd, Denial, Holding, admit, keep_check
 from nvshare.core.memory.policy.capacity import capacity, is_material
+from nvshare.core.memory.policy.demand import compatible, measured
+from nvshare.core.memory.policy.multiprogramming import takes_turns
 from nvshare.core.memory.policy.quantum import explain, longest_turn, quantum, typical
 from nvshare.core.memory.policy.queue import fitting_set
 from nvshare.core.memory.policy.residency import STEP, Claim, Stake, plan, steps
 from nvshare.core.policy.precedence import Layers
-from nvshare.core.settings import Settings, SwitchTime
+from nvshare.core.settings import SIZE_MAX, DenyReason, Mode, Settings, SwitchTime
 from nvshare.core.timers import Alarms
 
 
@@ -155,8 +160,8 @@ def test_spare_room_goes_to_those_who_ran_last() -> None:
 
 
 def test_one_that_does_not_answer_is_offered_nothing_and_keeps_no_spare_room_from_others() -> None:
-    deaf = Stake(Claim.SPARE, want=8, fixed=5, bound=2, held=5, deaf=True)
-    stakes = [deaf, stake(Claim.SPARE, 9, 1)]
+    silent = Stake(Claim.SPARE, want=8, fixed=5, bound=2, held=5, silent=True)
+    stakes = [silent, stake(Claim.SPARE, 9, 1)]
 
     assert plan(stakes, 14) == [5, 9]
     assert steps(stakes, plan(stakes, 14), 14) == [(1, 9)]
@@ -199,8 +204,8 @@ def book(quota: float, virtual: float = 0.0, share: float | None = None) -> Book
     return made
 
 
-def test_a_turn_is_as_long_as_usual_for_one_that_is_behind_by_half_a_turn() -> None:
-    # GIVEN two equal ones that take turns of 90 ms, one before its own and one after it
+def test_a_slice_is_as_long_as_usual_for_one_that_is_behind_by_half_a_slice() -> None:
+    # GIVEN two equal ones that take slices of 90 ms, one before its own and one after it
     before, after = book(0.8, 1.0, share=0.5), book(0.8, 1.0 + 0.09, share=0.5)
     assert evened(before, [after]) == pytest.approx(0.09)
 
@@ -208,13 +213,13 @@ def test_a_turn_is_as_long_as_usual_for_one_that_is_behind_by_half_a_turn() -> N
 @pytest.mark.parametrize(
     ("lag", "length"),
     [
-        (0.0, 0.09 - 0.7 * 0.0225),  # as far as the other, although its turn comes only now
+        (0.0, 0.09 - 0.7 * 0.0225),  # as far as the other, although its slice comes only now
         (0.13, 0.09 + 0.7 * 0.01),
         (9.0, 0.09 * 1.35),
         (-9.0, 0.09 * 0.65),
     ],
 )
-def test_what_a_group_is_owed_makes_its_turns_longer_within_bounds(lag: float, length: float) -> None:
+def test_what_a_group_is_owed_makes_its_slices_longer_within_bounds(lag: float, length: float) -> None:
     own, other = book(0.8, 1.0, share=0.5), book(0.8, 1.0 + lag, share=0.5)
     assert evened(own, [other, own]) == pytest.approx(length)
 
@@ -235,7 +240,7 @@ def test_nobody_is_owed_anything_by_itself() -> None:
         (1.5, 12.0, 10.0),
     ],
 )
-def test_a_group_comes_back_from_a_moment_of_idleness_with_one_turn_owed_to_it_at_most(
+def test_a_group_comes_back_from_a_moment_of_idleness_with_one_slice_owed_to_it_at_most(
     idle: float, before: float, after: float
 ) -> None:
     back = book(0.5, before)
@@ -247,7 +252,7 @@ def test_a_group_comes_back_from_a_moment_of_idleness_with_one_turn_owed_to_it_a
 @pytest.mark.parametrize(
     ("quota", "credit", "length"),
     [
-        (0.1, 0.018, 0.02),  # a whole turn of it
+        (0.1, 0.018, 0.02),  # a whole slice of it
         (0.1, 0.009, (0.009 + 0.025 - 0.018) / 0.9),
         (0.1, 0.0, (0.025 - 0.018) / 0.9),
         (0.1, -0.001, 0.0),
@@ -255,14 +260,34 @@ def test_a_group_comes_back_from_a_moment_of_idleness_with_one_turn_owed_to_it_a
         (1.0, 0.0, 0.0),  # never waits for credit
     ],
 )
-def test_a_turn_before_its_time_leaves_the_next_one_within_a_quarter_of_a_second(
+def test_a_slice_before_its_time_leaves_the_next_one_within_a_quarter_of_a_second(
     quota: float, credit: float, length: float
 ) -> None:
     early = book(quota)
     early.credit = credit
-    assert early.early(0.0) == pytest.approx(length)
-    early.bill(early.early(0.0) * (1.0 - quota), 0.0, 0.0)
+    assert early.early_length(0.0) == pytest.approx(length)
+    early.bill(early.early_length(0.0) * (1.0 - quota), 0.0, 0.0)
     assert early.ready_at(0.0) <= 0.25 + 1e-9 or credit < 0.0
+
+
+def test_asking_a_book_changes_nothing() -> None:
+    asked = book(0.5)
+    before = replace(asked)
+    assert asked.ready_at(0.1) == pytest.approx(0.1)
+    assert asked.early_length(0.1) > 0.0
+    assert asked.length_left(0.1, 0.0) == pytest.approx(0.1)
+    assert [getattr(asked, each.name) for each in fields(asked)] == [
+        getattr(before, each.name) for each in fields(before)
+    ]
+
+
+def test_credit_that_a_shorter_reach_does_not_hold_is_lost_at_once() -> None:
+    rich = book(0.5)
+    rich.set_reach(4.0, 0.0)
+    rich.accrue(10.0)
+    assert rich.credit == pytest.approx(2.0)
+    rich.set_reach(0.5, 10.0)
+    assert rich.credit == pytest.approx(0.25)
 
 
 def test_debt_that_a_change_of_quota_leaves_is_paid_within_ten_seconds() -> None:
@@ -270,3 +295,76 @@ def test_debt_that_a_change_of_quota_leaves_is_paid_within_ten_seconds() -> None
     owing.credit = -0.144
     owing.restart(0.01, 0.0, 0.0)
     assert owing.credit == pytest.approx(-0.1)
+
+
+def crowd(own: Holding, *others: Holding, makes_room: bool = True, budget: int | None = None) -> Crowd:
+    """A card of 10 bytes; 5 bytes would be in host memory."""
+    return Crowd(10, own, others, makes_room, budget, 5)
+
+
+PINNED, MOVING, OVERSIZE = Holding(4, 4, False), Holding(4, 0, False), Holding(4, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("card", "size", "movable", "refused"),
+    [
+        (None, 99, True, None),
+        (crowd(MOVING, PINNED), 2, True, None),
+        (crowd(MOVING, PINNED), 3, True, DenyReason.CARD),
+        (crowd(PINNED, MOVING), 2, False, None),
+        (crowd(PINNED, MOVING), 3, False, DenyReason.CARD),  # the other client could no longer run
+        (crowd(PINNED, OVERSIZE), 6, False, None),
+        (crowd(OVERSIZE, PINNED), SIZE_MAX - 4, True, None),
+        (crowd(OVERSIZE, PINNED), SIZE_MAX - 3, True, DenyReason.CARD),
+        (crowd(OVERSIZE, PINNED), 3, False, None),
+        (crowd(MOVING, MOVING, makes_room=False), 0, True, DenyReason.CARD),
+        (crowd(MOVING, budget=5), 1, True, None),
+        (crowd(MOVING, budget=4), 1, True, DenyReason.HOST),
+    ],
+)
+def test_a_request_is_admitted_where_every_client_can_still_run(
+    card: Crowd | None, size: int, movable: bool, refused: DenyReason | None
+) -> None:
+    denial = admit(size, movable, None, 0, card)
+    assert (denial.reason if denial is not None else None) is refused
+
+
+def test_a_quota_counts_what_the_group_has_and_waits_for_and_is_named_first() -> None:
+    assert admit(3, True, 10, 7, None) is None
+    full = crowd(MOVING, PINNED, makes_room=False)
+    assert admit(4, True, 10, 7, full) == Denial(DenyReason.QUOTA, 10)
+
+
+def test_memory_may_stay_for_good_while_every_other_client_can_still_run() -> None:
+    assert keep_check(crowd(PINNED, MOVING), 2) is None
+    assert keep_check(crowd(PINNED, MOVING), 3) == Denial(DenyReason.CARD, 10)
+    assert keep_check(crowd(MOVING, OVERSIZE), 10) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "missing", "turns"),
+    [
+        (Mode.AUTO, 10, True, False),
+        (Mode.AUTO, 11, True, True),
+        (Mode.AUTO, 11, False, False),  # adopted beyond the limit, but all of it is on the card
+        (Mode.CONCURRENT, 11, True, True),
+        (Mode.SERIAL, 0, False, True),
+    ],
+)
+def test_turns_begin_where_memory_does_not_fit_and_some_is_missing(
+    mode: Mode, asked: int, missing: bool, turns: bool
+) -> None:
+    assert takes_turns(mode, asked, 10, missing) is turns
+
+
+def test_turns_overlap_as_long_as_their_demands_fit_the_card() -> None:
+    assert compatible([0.4, 0.4, 0.4], []) == 2
+    assert compatible([0.4], [0.8]) == 0
+    assert compatible([1.0], []) == 1
+    assert compatible([], [0.5]) == 0
+
+
+def test_demand_is_a_moving_average_over_two_seconds() -> None:
+    assert measured(1.0, 0.25, 0.5) == pytest.approx(0.875)
+    assert measured(1.0, 1.0, 4.0) == 0.25
+    assert measured(0.3, 1.0, 0.0) == 0.3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from core_scene import CARD, GIB, MIB, A, B, Scene, dropped, granted, only, pair, said, told
+from core_scene import CARD, GIB, MIB, A, B, Scene, dropped, granted, only, pair, said, targets
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
@@ -110,7 +110,7 @@ def test_the_first_switch_of_a_set_takes_from_the_one_that_runs_again_last() -> 
     answers = scene.release(2)
 
     assert granted(answers)[0] == (1, A)
-    assert told(answers) == {2: 2 * GIB}
+    assert targets(answers) == {2: 2 * GIB}
 
 
 def test_chunks_that_left_make_room_for_chunks_that_come_both_at_once() -> None:
@@ -118,18 +118,18 @@ def test_chunks_that_left_make_room_for_chunks_that_come_both_at_once() -> None:
     scene = pair()
     scene.pass_time(30.0)
     answers = scene.release(1)
-    assert told(answers) == {1: 4 * GIB}
+    assert targets(answers) == {1: 4 * GIB}
 
     # WHEN it confirms, and one chunk has left
-    assert told(scene.tell_memory(1)) == {}
+    assert targets(scene.tell_memory(1)) == {}
     answers = scene.move(1, 128 * MIB)
 
     # THEN the next one may bring as much
-    assert told(answers) == {2: 4 * GIB + 128 * MIB}
+    assert targets(answers) == {2: 4 * GIB + 128 * MIB}
     assert granted(answers) == []
     # AND what is not worth a message waits for more
-    assert told(scene.move(1, 16 * MIB)) == {}
-    assert told(scene.move(1, 16 * MIB)) == {2: 4 * GIB + 160 * MIB}
+    assert targets(scene.move(1, 16 * MIB)) == {}
+    assert targets(scene.move(1, 16 * MIB)) == {2: 4 * GIB + 160 * MIB}
 
 
 def switch_slowly(scene: Scene, holder: int, waiter: int) -> list[c.Command]:
@@ -247,7 +247,7 @@ def test_a_survivor_gets_all_of_its_memory_back_and_turns_end(mode: Mode) -> Non
 
     answers = scene.gone(1)
 
-    assert told(answers) == {2: 12 * GIB}
+    assert targets(answers) == {2: 12 * GIB}
     answers = scene.move_all()
     assert granted(answers) == [(2, A)]
     grant = only(answers, c.Grant)[0]
@@ -371,7 +371,7 @@ def test_a_stuck_client_keeps_its_memory_and_those_it_leaves_room_for_go_on() ->
 
     # THEN the one that fits beside it runs, and the one that does not waits
     answers += scene.move_all()
-    assert 1 not in told(answers)
+    assert 1 not in targets(answers)
     assert (scene.state(1), scene.state(2), scene.state(3)) == ("running", "waiting", "running")
 
     # WHEN it stops in its next turn
@@ -402,7 +402,7 @@ def test_after_a_restart_clients_bring_what_they_have_and_are_planned_anew() -> 
     # GIVEN a new scheduler, and the one that was swapped out comes first
     scene = Scene(declared=CARD)
     answer = scene.register(2, e.HeldGpu(A, 12 * GIB, 4 * GIB), can_swap=True)
-    assert told(answer) == {2: 12 * GIB}
+    assert targets(answer) == {2: 12 * GIB}
 
     # WHEN the one that has the card comes back too
     answer = scene.register(1, e.HeldGpu(A, 12 * GIB, 12 * GIB, grant=7), can_swap=True)
@@ -451,7 +451,7 @@ def test_a_confirmation_of_a_target_that_was_never_sent_expels_its_sender() -> N
     answer = scene.send(e.MemoryUpdated(scene.now, 1, A, 0, 12 * GIB, applied=99))
 
     assert [expel.client for expel in only(answer, c.Expel)] == [1]
-    assert told(answer) == {2: 12 * GIB}
+    assert targets(answer) == {2: 12 * GIB}
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -485,7 +485,7 @@ def test_a_card_that_shrinks_while_memory_is_on_its_way_makes_room_for_it() -> N
     answer = scene.context(1, GIB)
 
     # THEN the other one gives that up too, and the task comes to run
-    assert told(answer) == {1: 3 * GIB}
+    assert targets(answer) == {1: 3 * GIB}
     assert granted(scene.move_all()) == [(2, A)]
 
 
@@ -595,7 +595,7 @@ def test_serial_turns_of_what_fits_prepare_nothing() -> None:
 
 
 def one_that_was_stopped() -> Scene:
-    """1 has 12 GiB on the card, is idle and deaf; 2 needs most of that room, 3 needs none of it."""
+    """1 has 12 GiB on the card, is idle and silent; 2 needs most of that room, 3 needs none of it."""
     scene = Scene(declared=CARD)
     scene.mover(1, 12 * GIB)
     scene.mover(2, 12 * GIB, works=True)
@@ -627,8 +627,8 @@ def test_a_client_that_does_not_answer_is_not_told_to_keep_what_it_should_give_u
     assert scene.memory[1, A].target == 2 * GIB
 
     # WHEN it is planned around, THEN it is not invited back into what it may have left
-    assert 1 not in told(scene.pass_time(10.0))
-    assert 1 not in told(scene.gone(2))
+    assert 1 not in targets(scene.pass_time(10.0))
+    assert 1 not in targets(scene.gone(2))
 
 
 def test_when_nobody_needs_its_room_any_more_a_client_gets_it_back_once_it_answers() -> None:
@@ -675,10 +675,10 @@ def test_idle_memory_makes_room_for_the_context_of_a_newcomer() -> None:
     # WHEN another process comes, THEN room is made for its context before it asks for anything
     answer = scene.register(3, can_swap=True)
 
-    assert told(answer) == {2: 7 * GIB - GIB // 2}
+    assert targets(answer) == {2: 7 * GIB - GIB // 2}
     # AND when the context turns out to be smaller, what is left over comes back
     scene.move_all()
-    assert told(scene.context(3, GIB // 4)) == {2: 7 * GIB - GIB // 4}
+    assert targets(scene.context(3, GIB // 4)) == {2: 7 * GIB - GIB // 4}
 
 
 def test_who_runs_makes_no_room_for_the_context_of_a_newcomer() -> None:
@@ -721,7 +721,7 @@ def test_contexts_that_leave_no_room_for_large_tasks_do_not_stop_a_small_one() -
     assert scene.state(2) == "running"
 
 
-def deaf_next() -> Scene:
+def silent_next() -> Scene:
     """Of three on a card for two, 2 is next and does not answer any more; 3 would fit beside what 2 has there."""
     scene = Scene(declared=CARD, demand=0.3)
     scene.mover(1, 12 * GIB, works=True)
@@ -736,7 +736,7 @@ def deaf_next() -> Scene:
 
 
 def test_a_client_that_does_not_bring_its_memory_is_named_and_passed_over() -> None:
-    scene = deaf_next()
+    scene = silent_next()
     assert scene.state(3) == "waiting"
 
     answers = scene.pass_time(10.0)
@@ -749,13 +749,13 @@ def test_a_client_that_does_not_bring_its_memory_is_named_and_passed_over() -> N
 
 def test_a_client_that_lives_but_finds_the_card_full_is_waited_for() -> None:
     # GIVEN the same, but the client answers that it knows its target
-    scene = deaf_next()
+    scene = silent_next()
     scene.tell_memory(2)
 
     # WHEN nothing comes, THEN it is asked again and again, and answers
     for _ in range(3):
         answer = scene.pass_time(10.0)
-        assert told(answer) == {2: 12 * GIB}
+        assert targets(answer) == {2: 12 * GIB}
         assert said(scene.tell_memory(2), c.Level.WARN) == []
     # AND when the card has room, it runs
     assert (2, A) in granted(scene.move(2, 12 * GIB))
@@ -767,7 +767,7 @@ def test_a_client_is_not_waited_for_because_of_memory_that_cannot_leave() -> Non
     scene.register(1, e.HeldGpu(A, 400 * MIB, 200 * MIB), can_swap=True)
     scene.register(2, e.HeldGpu(A, 2000 * MIB, 2000 * MIB), can_swap=True)
     scene.request(2)
-    assert told(scene.request(1)) == {1: 0}
+    assert targets(scene.request(1)) == {1: 0}
     # WHEN it says that it does, but for what others know by more than its address
     number = scene.memory[1, A].number
     scene.send(e.MemoryUpdated(scene.now, 1, A, 0, 100 * MIB, 300 * MIB, pinned=100 * MIB, applied=number))

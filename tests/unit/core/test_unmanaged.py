@@ -88,7 +88,7 @@ def test_outsiders_are_shown_and_said_once() -> None:
 
 
 def test_who_waits_for_room_that_outsiders_have_is_told_so() -> None:
-    # GIVEN a task whose place was taken by somebody outside while it was away
+    # GIVEN a task whose room was taken by an unmanaged process while it was away
     scene = Scene(total=1000 * MIB)
     scene.register(1, e.HeldGpu(A, 600 * MIB, 0), can_swap=True)
     scene.register(2, e.HeldGpu(A, 300 * MIB, 300 * MIB), can_swap=True)

@@ -1,4 +1,4 @@
-"""Quotas, turns and priorities in the model: the real core against modelled clients, figures exact and repeatable."""
+"""Quotas, slices and priorities in the model: the real core against modelled clients, figures exact and repeatable."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_tasks_on_one_card_get_their_quotas_or_the_proportion_of_them(quotas: tu
 @pytest.mark.parametrize("quotas", [(25, 75), (10, 90), (50, 60), (80, 40), (80, 80), (20, 30, 50), (30, 60, 30, 60)])
 def test_quotas_hold_where_hosts_hesitate(quotas: tuple[int, ...]) -> None:
     """Some 20 ms every other second cost a task alone one percent. What it missed it gets, as soon as it is back:
-    from the others' turns, or for theirs where they took them early."""
+    from the others' slices, or for theirs where they took them early."""
     shares = [quota / max(100, sum(quotas)) for quota in quotas]
     errors = []
     for round_ in range(8):
@@ -97,7 +97,7 @@ def test_busy_tasks_without_quotas_share_the_whole_card_equally(count: int) -> N
 
 @pytest.mark.parametrize(("card", "workload"), [("A100-40G", "add"), ("T4", "add-small")])
 def test_three_tasks_that_fit_are_seen_to_be_busy_beside_each_other(card: str, workload: str) -> None:
-    """What they submitted freely still runs when turns begin: it takes longer for all, and nobody idles meanwhile."""
+    """What they submitted freely still runs when slices begin: it takes longer for all, and nobody idles meanwhile."""
     backend = ModelBackend(1, load(card))
     work = WORKLOADS[workload].shortened(0.1)
     solo = backend.run(RunPlan((TaskPlan("solo", work),), PLAIN)).tasks[0].loop_seconds
@@ -117,7 +117,7 @@ def test_a_launch_bound_task_beside_a_busy_one_is_as_fast_as_natively() -> None:
 
 
 @pytest.mark.parametrize("burst", [0.005, 0.02])
-def test_nobody_has_its_turn_early_beside_a_launch_bound_task_at_work(burst: float) -> None:
+def test_nobody_has_its_slice_early_beside_a_launch_bound_task_at_work(burst: float) -> None:
     """Where quotas fill the card and one with pauses leaves it to a launch-bound one: what a busy one had then would be
     billed in full."""
     launches = replace(TINY, kernel=10e-6, gap=50e-6, quota=20)
@@ -161,7 +161,9 @@ def test_after_two_hundred_changes_of_quota_everybody_had_what_its_quotas_came_t
 def test_a_hundred_changes_a_second_are_no_way_around_a_quota() -> None:
     """A task whose quota changes gains nothing by that, however often, beside one that pauses."""
     percents, every, seconds = (80, 20, 5), 0.01, 10.0
-    changes = [QuotaChange(1.0 + turn * every, 0, percents[turn % 3]) for turn in range(int((seconds + 1.0) / every))]
+    changes = [
+        QuotaChange(1.0 + change * every, 0, percents[change % 3]) for change in range(int((seconds + 1.0) / every))
+    ]
     pausing = ComputeTask("pausing", 0.001, burst=0.001, sleep=0.02)
     changed, _ = delivered(ComputeTask(kernel=0.0015, quota=80), pausing, seconds=seconds, changes=changes)
     assert changed <= sum(percents) / 300 + POINT
@@ -169,7 +171,7 @@ def test_a_hundred_changes_a_second_are_no_way_around_a_quota() -> None:
 
 @pytest.mark.parametrize("every", [0.02, 0.1, 0.3], ids=lambda every: f"every {every} s")
 def test_changes_of_quota_take_nothing_from_the_others(every: float) -> None:
-    """What was used before a change counts for whose turn is next, also where quotas are more than a card."""
+    """What was used before a change counts for whose slice is next, also where quotas are more than a card."""
     changes = [QuotaChange(0.5 + step * every, 0, 80 + step % 2) for step in range(int(10.0 / every))]
     got = delivered(*with_quotas(BUSY, 80, 80), seconds=8.0, changes=changes)
     assert got == [pytest.approx(0.5, abs=1.5 * POINT)] * 2

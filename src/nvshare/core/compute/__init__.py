@@ -1,1 +1,1 @@
-"""Compute: who may use the engines of a card now, in slices of milliseconds, and who pays for it."""
+"""Compute: which clients may use a card's engines now, in slices of milliseconds, and what they are billed."""

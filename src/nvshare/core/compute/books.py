@@ -1,14 +1,14 @@
 """Weighted fair queueing below a token bucket: the books of one group on one card.
 
-*Virtual time* grows by used / share, and the lowest goes next: among those who always ask, what they get is in
-proportion to their shares, within one slice. The card's clock is the virtual time at which the latest slice began: who
-comes back from idleness begins there, or one slice earlier if that is how far it was, for its host may have hesitated:
-more of the time in which it wanted nothing is not owed to it, and what it had once is not held against it. What is owed
-is made good by slices that are longer or shorter than usual, until all are as far as they would be with slices of no
-length (``evened``). *Credit* is the bucket: it fills with time by the quota, up to a bound, and falls by what was used;
-who has too little for a slice waits, but where the card would idle (``early``). So over any time t a group gets at most
-quota * t + bound + one slice. Debt, from kernels that ran on, is carried so far that nobody waits longer than
-``DEBT_WAIT`` for it.
+*Virtual time* grows by used / share, and the group with the lowest goes next. So groups that always ask get time in
+proportion to their shares, within one slice. The card's clock is the virtual time at which the latest slice began. A
+group that comes back from idleness begins there, or up to one slice earlier if it was behind, because its host may only
+have hesitated. More of its idle time is not owed to it, and what it had before is not held against it. What is owed is
+made good by slices that are longer or shorter than usual (``evened``).
+
+*Credit* is the bucket. It fills with time by the quota, up to a bound, and falls by what was used. A group with too
+little for a slice waits, unless the card would idle (``early_length``). So over any time t a group gets at most
+quota * t + bound + one slice. Debt, from kernels that ran on, is bounded: a group waits at most ``DEBT_WAIT`` for it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nvshare.core.compute.policy.shares import LONGEST, slice_length
 BOUND_WAIT = 0.5  # seconds without use after which credit grows no further
 DEBT_WAIT = 10.0  # seconds after which the largest debt is paid
 IDLE_AFTER = 0.02  # seconds without slice and request after which a group was idle
-HESITATES = 0.1  # seconds of that for which its host may be late, so that it will be back
-FORGOTTEN_AFTER = 1.0  # seconds of that after which what it had before no longer counts
-PROGRESS = 0.25  # seconds in which everybody is to have had a slice
+HESITATES = 0.1  # seconds without slice and request in which the host of a group may only be late
+FORGOTTEN_AFTER = 1.0  # seconds without slice and request after which virtual time begins anew
+PROGRESS = 0.25  # seconds in which every group is to have had a slice
 ROUNDING = 1e-9  # seconds
 EVENED, EVENED_MOST = 0.7, 0.35  # of what a group is owed when its slice begins; of a slice
 
@@ -41,10 +41,10 @@ class Book:
     seen_at: float = float("-inf")  # when the last of them ended
     used: float = 0.0  # seconds billed in all
     allowed: float = 0.0  # seconds that quotas allowed in all
-    told_at: float = float("-inf")  # when its throttling was last told
-    told_used: float = 0.0  # the figures then
-    told_allowed: float = 0.0
-    debt_told_at: float = float("-inf")
+    logged_at: float = float("-inf")  # when its throttling was last logged
+    logged_used: float = 0.0  # the figures then
+    logged_allowed: float = 0.0
+    debt_logged_at: float = float("-inf")
 
     @property
     def capped(self) -> bool:
@@ -52,11 +52,11 @@ class Book:
 
     @property
     def step(self) -> float:
-        """Seconds of a slice that are told at a time."""
+        """Seconds of a slice that are given at a time."""
         return min(LONGEST, self.length)
 
     def restart(self, quota: float, now: float, clock: float) -> None:
-        """Take a new quota. Of what the group is owed, and of what it owes, at most one slice counts on."""
+        """Take a new quota. Of what the group is owed, and of what it owes, at most one slice is kept."""
         self.accrue(now)
         before = self.length
         self.quota = self.share = quota
@@ -69,24 +69,33 @@ class Book:
     def set_share(self, share: float, quotas: bool) -> None:
         self.share, self.length = share, slice_length(share, quotas)
 
-    def accrue(self, now: float) -> float:
-        """The credit at this moment."""
+    def set_reach(self, reach: float, now: float) -> None:
+        """Credit may grow to this many seconds of quota, what is not booked yet included."""
+        self.reach = reach
+        self.accrue(now)
+
+    def accrue(self, now: float) -> None:
+        """Book what the quota earned until now."""
         earned = (now - self.credited_at) * self.quota
-        self.credited_at = now
         self.allowed += earned
         self.credit = min(self.credit + earned, self.reach * self.quota)
-        return self.credit
+        self.credited_at = now
+
+    def credit_at(self, now: float) -> float:
+        """The credit at this moment, with what was earned since it was last booked."""
+        return min(self.credit + (now - self.credited_at) * self.quota, self.reach * self.quota)
 
     def bill(self, seconds: float, weighed: float, now: float) -> None:
-        """``weighed``: the part that counts for whose slice is next. Negative: more was billed before than was used."""
+        """Charge use of the card. ``weighed``: the part that counts for whose slice is next. Both are negative where
+        more was billed before than was used."""
         self.accrue(now)
         self.used += seconds
         self.virtual += weighed / self.share
         self.credit = max(min(self.credit - seconds, self.reach * self.quota), -DEBT_WAIT * self.quota)
 
     def arrive(self, now: float, clock: float) -> None:
-        """Somebody of the group asks. While another asks, or has a slice whose last work may still run, it was not
-        idle: what it is owed stays owed."""
+        """A client of the group asks. The group was not idle while another of its clients asked, or had a slice whose
+        last work may still run: what it is owed stays owed."""
         idle = 0.0 if self.engaged else now - self.seen_at
         if idle > FORGOTTEN_AFTER:
             self.virtual = clock
@@ -100,33 +109,33 @@ class Book:
         self.seen_at = now
 
     def ready_at(self, now: float) -> float:
-        """When there is credit for a slice, which earns some itself."""
+        """When there is credit for a slice. A slice earns some of its credit itself."""
         if self.quota >= 1.0:
             return now
-        missing = self.length * (1.0 - self.quota) - self.accrue(now)
+        missing = self.length * (1.0 - self.quota) - self.credit_at(now)
         return now if missing <= ROUNDING else now + missing / self.quota
 
-    def early(self, now: float) -> float:
-        """How long a slice may be that begins before there is credit for a whole one: with what it has, and so much
-        ahead of its time that the next one is not too late. Not twice: who is ahead has to wait."""
-        credit, whole = self.accrue(now), self.length * (1.0 - self.quota)
+    def early_length(self, now: float) -> float:
+        """How long a slice may be that begins before there is credit for a whole one: so long that the next one is not
+        too late. Zero while there is debt, so a group is never early twice in a row."""
+        credit, whole = self.credit_at(now), self.length * (1.0 - self.quota)
         ahead = PROGRESS * self.quota - whole
         return min(self.length, (credit + ahead) / (1.0 - self.quota)) if self.capped and credit >= 0.0 else 0.0
 
     def hesitates(self, now: float) -> bool:
-        """It had a slice a moment ago and does not ask."""
+        """The group had a slice a moment ago and does not ask."""
         return not self.engaged and now < self.seen_at + HESITATES
 
-    def left(self, now: float, unbilled: float) -> float:
-        """How much longer a slice may be, after so much that is not billed yet."""
-        return (self.accrue(now) - unbilled) / (1.0 - self.quota) if self.capped else float("inf")
+    def length_left(self, now: float, unbilled: float) -> float:
+        """How much longer a slice may be by its credit, less ``unbilled`` seconds of use."""
+        return (self.credit_at(now) - unbilled) / (1.0 - self.quota) if self.capped else float("inf")
 
 
 def evened(book: Book, rivals: Iterable[Book]) -> float:
-    """The length of a group's slice among those who want slices as well.
+    """The length of a group's slice among rivals that want slices as well.
 
-    It is longer or shorter by ``EVENED`` of what the group is behind or ahead of its part, at most ``EVENED_MOST`` of a
-    slice. Half a slice behind is normal at the start of one.
+    Slice length = nominal + ``EVENED`` × what the group is behind its part, within ± ``EVENED_MOST`` of a slice. Half a
+    slice behind is normal at the start of one.
     """
     among = {id(each): each for each in (book, *rivals)}.values()
     total = sum(each.share for each in among)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from nvshare.core.compute.books import DEBT_WAIT
 from nvshare.core.compute.policy.shares import LONGEST
+from nvshare.core.compute.slices import Slices
 from nvshare.core.compute.terms import open_slices, overlaps
 from nvshare.core.state import Node, Standing
-
-if TYPE_CHECKING:
-    from nvshare.core.compute.slices import Slices
 
 EPSILON = 1e-6  # seconds
 
 
-def _one_exclusive_slice(node: Node, compute: Slices) -> Iterator[str]:
-    """One exclusive slice at a time on a card; what is left of the one before it is short, or was given up on."""
+def _one_exclusive_slice(node: Node, slices: Slices) -> Iterator[str]:
+    """A card has one exclusive slice at a time. What is left of the one before it is short, or was given up on."""
     for gpu in node.gpus.values():
         card = gpu.compute
         exclusive = [
@@ -39,27 +36,27 @@ def _one_exclusive_slice(node: Node, compute: Slices) -> Iterator[str]:
             yield f"{gpu.uuid}: slices {sorted(listed)} are listed, clients have {sorted(known)}"
 
 
-def _slices_below_grants(node: Node, compute: Slices) -> Iterator[str]:
-    """A slice, or a request for one, only of a client that holds the grant and was told to take slices."""
+def _slices_below_grants(node: Node, slices: Slices) -> Iterator[str]:
+    """Only a client that holds the grant, and whose terms are slices, has a slice or asks for one."""
     for gpu in node.gpus.values():
         for attachment in gpu.attachments.values():
             state = attachment.compute
-            entitled = state.told and attachment.standing is Standing.RUNNING
+            entitled = state.in_slices and attachment.standing is Standing.RUNNING
             if state.engaged and not entitled:
                 standing = attachment.standing.value
-                yield f"{attachment.client.hex} is {standing} on {gpu.uuid}, told: {state.told}, but takes slices"
+                yield f"{attachment.client.hex} is {standing} on {gpu.uuid} but takes slices (terms: {state.in_slices})"
             if state.asks is not (attachment.client.id in gpu.compute.asking):
                 yield f"{attachment.client.hex} asks for a slice on {gpu.uuid} and is not listed, or is and does not"
         for client in gpu.compute.asking.keys() - gpu.attachments.keys():
             yield f"{client:016x} is gone but asks for a slice on {gpu.uuid}"
 
 
-def _slices_wake(node: Node, compute: Slices) -> Iterator[str]:
-    """Who asks either waits for a slice that will end, or for credit that will come; nobody waits for nothing."""
-    due = compute.alarms.next()
+def _slices_wake(node: Node, slices: Slices) -> Iterator[str]:
+    """A client that asks waits for a slice that will end, or for credit that will come."""
+    due = slices.alarms.next()
     if due is not None and due <= node.now:
         yield f"a compute alarm for {due} was not answered, it is {node.now}"
-    alarmed = compute.alarms.owners()
+    alarmed = slices.alarms.owners()
     for gpu in node.gpus.values():
         card = gpu.compute
         for attachment in card.asking.values():
@@ -72,8 +69,8 @@ def _slices_wake(node: Node, compute: Slices) -> Iterator[str]:
                 yield f"{attachment.client.hex} waits on {gpu.uuid} for credit, and nobody looks again"
 
 
-def _slices_not_passed_over(node: Node, compute: Slices) -> Iterator[str]:
-    """A holder that keeps others waiting was told when to end, or is about to be asked."""
+def _slices_end(node: Node, slices: Slices) -> Iterator[str]:
+    """A slice that keeps others waiting has an end, or was told to end."""
     for gpu in node.gpus.values():
         slice = gpu.compute.exclusive
         if slice is None or slice.closed_at is not None or slice.told_to_end:
@@ -83,8 +80,8 @@ def _slices_not_passed_over(node: Node, compute: Slices) -> Iterator[str]:
             yield f"{slice.attachment.client.hex} holds its slice on {gpu.uuid} without end while others could run"
 
 
-def _books_balance(node: Node, compute: Slices) -> Iterator[str]:
-    """Books of groups that are there, and of no others; credit and debt within their bounds."""
+def _books_balance(node: Node, slices: Slices) -> Iterator[str]:
+    """There are books of groups that exist, and of no others. Credit and debt are within their bounds."""
     for gpu in node.gpus.values():
         for name, book in gpu.compute.books.items():
             if name not in node.groups:
@@ -102,21 +99,21 @@ def _books_balance(node: Node, compute: Slices) -> Iterator[str]:
                 yield f"{gpu.uuid}: books of group {name} know {book.engaged} slices and requests, there are {engaged}"
 
 
-def _given_up_on_by_right(node: Node, compute: Slices) -> Iterator[str]:
-    """Only who was told when to end must have spoken by then."""
+def _given_up_on_by_right(node: Node, slices: Slices) -> Iterator[str]:
+    """A client has a deadline only after the end it was given, or after it was told to end."""
     for gpu in node.gpus.values():
         for slice in open_slices(gpu.compute):
             if slice.deadline is None or slice.closed_at is not None or slice.told_to_end:
                 continue
             if slice.end is None or slice.deadline < slice.end:
-                yield f"{slice.attachment.client.hex} must end its slice on {gpu.uuid} by {slice.deadline}, untold"
+                yield f"{slice.attachment.client.hex} must end its slice on {gpu.uuid} by {slice.deadline}, unasked"
 
 
 COMPUTE_INVARIANTS = {
     "one exclusive slice": _one_exclusive_slice,
     "slices below grants": _slices_below_grants,
     "slices wake": _slices_wake,
-    "slices not passed over": _slices_not_passed_over,
+    "slices end": _slices_end,
     "books balance": _books_balance,
     "given up on by right": _given_up_on_by_right,
 }

@@ -1,15 +1,17 @@
-"""Compute slices: who may use a card's engines now, among those who hold its grant (decision 6).
+"""Compute slices: which clients may use a card's engines now, among those that hold its grant (decision 6).
 
-Exclusive slices follow one another; slices of launch-bound clients and of gangs overlap them, bounded by their credit
-alone. Grants, memory and residency know nothing of this. ``compute_terms.py`` says who takes slices at all, the books
-are in ``policy/credit.py``. Like ``turns.py`` the public methods leave cards to be looked at; ``settle`` does that once
+Exclusive slices follow one another. Slices of launch-bound clients and of gangs overlap them, bounded by their credit
+alone. ``terms.py`` says which clients take slices at all, ``books.py`` keeps credit and virtual time. Slices begin and
+end only below a grant. Memory turns depend on them in one point: a client without compute credit does not keep memory
+from clients that have some; the scheduler asks here (``short_of_credit``) and ends its turn.
+
+Like those of ``memory/turns.py`` the public methods leave cards to be looked at again, and ``settle`` does that once
 per event.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from nvshare.core.commands import EndSlice, GiveSlice, Level, Log
 from nvshare.core.compute.books import Book, evened
@@ -21,17 +23,14 @@ from nvshare.core.settings import SliceEnd
 from nvshare.core.state import Attachment, Client, GpuState, Group, Node, Standing
 from nvshare.core.timers import Alarms
 
-if TYPE_CHECKING:
-    from nvshare.core.memory.turns import Turns
-
 HANDOVER = 0.002  # seconds of work in flight beside which the next slice begins, so that the card does not idle
 MESSAGE = 0.0001  # seconds a message takes: what two sides measure differs by this
-NEARLY = 0.2  # of a slice: who is not more ahead than that is level with the others
-SLACK = 0.002  # seconds by which a client may say less than it kept others waiting for
+NEARLY = 0.2  # of a slice: a client that is ahead by no more counts as level with the others
+SLACK = 0.002  # seconds by which a client may report less than it kept others waiting for
 RENEW = 0.002  # seconds before the end of a slice in which it is decided whether it goes on
 EARLY = 0.01  # the same, while it has its part of the cycle still to come
 SPEAK_BY = 1.5  # seconds after the end of a slice; the library gives up a drain after one
-ENDS_BY = 10.0  # seconds after it was due; then work in flight is nobody's any more
+ENDS_BY = 10.0  # seconds after it was due; then work in flight is no longer waited for
 TICK = 1e-6  # seconds; what is due within this is due at the next look
 WARM_UP, WARM_UP_PART = 0.0006, 0.03  # seconds, and of a slice at most
 COOLED_AFTER = 0.01  # seconds without a slice
@@ -50,9 +49,10 @@ class Slices:
     # --- what clients do
 
     def request(self, attachment: Attachment) -> None:
+        """The client has work and no slice."""
         state = attachment.compute
         state.speaks, state.ignorant = True, False
-        if not state.told or attachment.standing is not Standing.RUNNING:
+        if not state.in_slices or attachment.standing is not Standing.RUNNING:
             self._log(
                 Level.DEBUG, f"Ignored REQ_TURN of client {attachment.client.hex}: it needs no turn, or has no grant"
             )
@@ -63,6 +63,7 @@ class Slices:
             self._ask(attachment)
 
     def over(self, attachment: Attachment, event: SliceOver) -> None:
+        """The client reports the end of a slice, or of work that ran on after one."""
         state = attachment.compute
         state.speaks = True
         slice = state.overrun if state.slice is None or state.slice.number != event.number else state.slice
@@ -73,12 +74,12 @@ class Slices:
         else:
             self._closed(slice, event)
         shut = state.slice is None or state.slice.closed_at is not None
-        if event.wants and shut and attachment.standing is Standing.RUNNING and state.told:
+        if event.wants and shut and attachment.standing is Standing.RUNNING and state.in_slices:
             self._ask(attachment)
         self._unsettled[attachment.gpu.uuid] = attachment.gpu
 
     def _closed(self, slice: Slice, event: SliceOver) -> None:
-        """Its client submits no more."""
+        """The slice's client submits no more."""
         if slice.closed_at is None:
             slice.closed_at = self.node.now
             slice.attachment.compute.bursty = event.reason is SliceEnd.IDLE
@@ -92,7 +93,7 @@ class Slices:
             slice.deadline = slice.due + ENDS_BY
 
     def _ended(self, slice: Slice, event: SliceOver) -> None:
-        """All of its work has."""
+        """All work of the slice has ended."""
         self._note_overlap(slice, event.used)
         self._account(slice, event.used - self._warm_up(slice, event), 0.0)
         if event.reason is SliceEnd.ENDED:
@@ -106,8 +107,8 @@ class Slices:
 
     @staticmethod
     def _warm_up(slice: Slice, event: SliceOver) -> float:
-        """What a slice takes to come into its stride, after a pause that nobody else had any use for: it is not billed,
-        or a task alone would miss it from its quota."""
+        """Seconds that a slice is not billed for: the card warms up after a pause that no other client used. Else a
+        task alone would miss them from its quota."""
         undisturbed = (
             slice.exclusive and slice.alone and slice.asked_for_since is None and event.reason is SliceEnd.ENDED
         )
@@ -121,7 +122,7 @@ class Slices:
             state.tail += (min(max(used - slice.length, 0.0), TAIL_MAX) - state.tail) * TAIL_WEIGHT
 
     def _part(self, attachment: Attachment) -> float:
-        """How long its slice may go on submitting: with a quota, what is in flight then is part of its slice."""
+        """Seconds for which its slice may submit. With a quota, the work in flight at the end is part of the slice."""
         book = self._book(attachment)
         part = book.length if overlaps(attachment) else evened(book, self._rivals(attachment.gpu.compute))
         if book.capped:
@@ -131,13 +132,14 @@ class Slices:
         return max(part, SHORTEST)
 
     def _rivals(self, card: CardCompute) -> Iterator[Book]:
-        """Of those who have the exclusive slice or ask for it."""
+        """The books of clients that have the exclusive slice or ask for it."""
         holder = () if card.exclusive is None else (card.exclusive.attachment,)
         return (self._book(attachment) for attachment in (*holder, *card.asking.values()) if not overlaps(attachment))
 
     def _runs_on(self, slice: Slice, event: SliceOver) -> None:
-        """Its client no longer waits for the rest, and may have another slice: a kernel of seconds, or one that waits
-        for what is still to be submitted. It is billed as long as its client says that it runs."""
+        """The slice's client no longer waits for its work, and may have another slice. The work is a kernel of seconds,
+        or one that waits for what is still to be submitted. It is billed for as long as the client says that it runs.
+        """
         card, state, now = slice.attachment.gpu.compute, slice.attachment.compute, self.node.now
         self._account(slice, event.used, 0.0)
         slice.deadline = now + ENDS_BY
@@ -154,67 +156,57 @@ class Slices:
         state.slice, state.overrun = None, slice
 
     def used(self, attachment: Attachment, occupied: float) -> None:
-        """The client reported so many seconds, in all, in which it occupied the card."""
+        """The client reported the seconds, in all, in which it occupied the card."""
         state, now = attachment.compute, self.node.now
         if occupied > attachment.occupied:
             self._touch(attachment)
-            if state.told and not state.speaks and not state.ignorant and self.terms.ignores(state):
+            if state.in_slices and not state.speaks and not state.ignorant and self.terms.ignores(state):
                 state.ignorant = True
                 self._log(Level.INFO, f"Client {attachment.client.hex} knows no compute turns: it runs freely")
                 self.look(attachment.gpu)
         state.delivered.note(now, occupied)
 
     def remove(self, client: Client) -> None:
-        """The client is gone, or slices are: nothing of it is left on any card."""
+        """The client is gone: forget its slices on all cards."""
         for attachment in client.gpus.values():
             self._void(attachment)
         self.cards_changed(client)
 
     def cards_changed(self, client: Client) -> None:
-        """It uses another card, or one less: that says something about all who belong to it."""
+        """The client uses another card, or one less. That may change the terms of its whole group."""
         for uuid in {**client.gpus, **client.group.cards}:
             self.look(self.node.gpus[uuid])
 
     def look(self, gpu: GpuState) -> None:
-        """Something changed that says who takes slices here: grants, quotas, settings, what is known of clients."""
+        """Have the terms on this card reviewed: grants, quotas, settings or the kind of a client changed."""
         gpu.compute.dirty = True
         self._unsettled[gpu.uuid] = gpu
 
     def quotas_changed(self, *groups: Group) -> None:
-        """Of these groups, or of any."""
+        """The quotas of these groups may have changed; without an argument, those of any group."""
         for gpu in self.node.gpus.values():
             if not groups or any(gpu.uuid in group.cards or group.id in gpu.compute.books for group in groups):
                 self.look(gpu)
 
     def group_left(self, group: Group) -> None:
-        """By a client, or by its owner: if it is gone, so are its books, also on cards that it used before."""
+        """A client or the owner left the group. If the group is gone, its books go too, on all cards it ever used."""
         if group.id not in self.node.groups:
             self.quotas_changed(group)
 
-    # --- together with memory turns
+    # --- credit and memory turns
 
-    def spare_memory(self, turns: Turns) -> bool:
-        """Where memory takes turns nobody holds it without credit to use it while somebody waits who has some. True:
-        somebody did, or who waits without credit has changed; turns are to be settled."""
-        acted = False
-        for gpu in self.node.gpus.values():
-            card = gpu.compute
-            if not (card.throttled or (card.capped and gpu.turns and gpu.queue)):
-                continue
-            before = card.throttled
-            changed = self._note_throttled(gpu)
-            if changed or card.throttled != before:
-                turns.reconsider(gpu)
-                acted = True
-            for attachment in list(gpu.running.values()) if gpu.turns else ():
-                if attachment.contended and attachment.compute.asks and self._ready_at(attachment) > self.node.now:
-                    turns.cut_short(attachment.client)
-                    acted = True
-        return acted
+    def short_of_credit(self) -> list[GpuState]:
+        """The oversubscribed cards on which compute credit may decide who has the memory."""
+        return [
+            gpu
+            for gpu in self.node.gpus.values()
+            if (gpu.turns and gpu.queue and gpu.compute.capped) or gpu.compute.throttled
+        ]
 
-    def _note_throttled(self, gpu: GpuState) -> bool:
-        """Who waits for the card's memory without credit; True: somebody else than before."""
-        card, changed = gpu.compute, False
+    def note_throttled(self, gpu: GpuState) -> bool:
+        """Note which waiters for the card's memory have no compute credit; whether these are others than before."""
+        card = gpu.compute
+        before, changed = card.throttled, False
         card.throttled = 0
         for attachment in gpu.attachments.values():
             waits = gpu.turns and attachment.client.id in gpu.queue
@@ -224,11 +216,20 @@ class Slices:
             card.throttled += throttled
         if card.throttled:
             self._unsettled[gpu.uuid] = gpu
-        return changed
+        return changed or card.throttled != before
+
+    def idle_holders(self, gpu: GpuState) -> list[Client]:
+        """The clients that hold the card's memory while others wait for it, and have no compute credit to use it."""
+        return [
+            attachment.client
+            for attachment in (gpu.running.values() if gpu.turns else ())
+            if attachment.contended and attachment.compute.asks and self._ready_at(attachment) > self.node.now
+        ]
 
     # --- settling
 
     def settle(self) -> None:
+        """Review terms, end and give slices, until nothing changes."""
         node = self.node
         for attachment in node.shifted:
             if self.terms.concerns(attachment):
@@ -246,7 +247,7 @@ class Slices:
         if card.dirty or (card.look_at is not None and card.look_at <= now):
             self.terms.review(gpu)
             for attachment in gpu.attachments.values():
-                if not attachment.compute.told or attachment.standing is not Standing.RUNNING:
+                if not attachment.compute.in_slices or attachment.standing is not Standing.RUNNING:
                     self._void(attachment)
             self._unsettle_gangs(gpu)
         self._end_overdue(card)
@@ -269,14 +270,15 @@ class Slices:
         self.alarms.set(gpu.uuid, self._next_look(gpu, next_ready))
 
     def _unsettle_gangs(self, gpu: GpuState) -> None:
-        """Books changed here: gangs that ask elsewhere may have credit earlier than their cards expect."""
+        """Books changed here. Gangs that ask on other cards may have credit earlier than those cards expect."""
         for client in gpu.gangs:
             for other in gpu.attachments[client].client.gpus.values():
                 if other.compute.asks and other.gpu is not gpu:
                     self._unsettled[other.gpu.uuid] = other.gpu
 
     def _end_overdue(self, card: CardCompute) -> None:
-        """Those who say nothing: others go on beside them. Time in which nobody listened is not theirs."""
+        """Give up on slices whose clients do not report in time: others go on beside them. The time to report begins
+        when the scheduler sees that a slice is over, so time in which it stood still counts against no client."""
         now = self.node.now
         for slice in self._slices(card):
             end = slice.end
@@ -297,7 +299,7 @@ class Slices:
         self._forget(slice)
 
     def _hand_over(self, card: CardCompute) -> None:
-        """The next one may begin when what is left of the slice before is short."""
+        """Let the next slice begin when little work of the slice before is left."""
         slice = card.exclusive
         if slice is not None and slice.due is not None and slice.due - HANDOVER <= self.node.now:
             slice.handed_at = self.node.now
@@ -305,7 +307,7 @@ class Slices:
             card.lingering[slice.number] = slice
 
     def _ready(self, card: CardCompute) -> tuple[list[Attachment], float | None]:
-        """Those who ask and may have a slice as far as their credit goes, and when the next of the others may."""
+        """Clients that ask and have credit for a slice, and when the next of the others will have it."""
         now, ready = self.node.now, []
         soonest: float | None = None
         for attachment in card.asking.values():
@@ -319,22 +321,24 @@ class Slices:
                     state.ready_since = now
                 continue
             state.ready_since = None
-            self.terms.tell_throttling(attachment)
+            self.terms.log_throttling(attachment)
             soonest = at if soonest is None else min(soonest, at)
         return ready, soonest
 
     def _ready_at(self, attachment: Attachment) -> float:
-        """When its group has credit for a slice; a gang's slices begin together."""
+        """When the client's group has credit for a slice, on all of its cards: a gang's slices begin together. Brings
+        the group's books up to date."""
         now, group = self.node.now, attachment.client.group
-        at = self._book(attachment).ready_at(now)
+        at = self._earned(self._book(attachment)).ready_at(now)
         for uuid in group.cards if group.spans_cards else ():
             book = self.node.gpus[uuid].compute.books.get(group.id)
-            at = at if book is None else max(at, book.ready_at(now))
+            at = at if book is None else max(at, self._earned(book).ready_at(now))
         return at
 
     def _first(self, card: CardCompute, ready: list[Attachment]) -> Attachment:
-        """The lowest virtual time, but high priority first while it is not ahead of its share. Those who are hardly
-        ahead of the lowest go by who has waited longest: equal tasks go round, whatever their slices differ by."""
+        """The client whose slice is next: the one with the lowest virtual time, but one of high priority first while it
+        is not ahead of its share. Among those that are hardly ahead of the lowest, the one that asked first: equal
+        tasks go round, whatever their slices differ by."""
         floor = min(self._book(attachment).virtual for attachment in ready)
 
         def order(attachment: Attachment) -> tuple[bool, float, float]:
@@ -346,8 +350,9 @@ class Slices:
         return min(ready, key=order)
 
     def _give_early(self, card: CardCompute) -> None:
-        """The card idles, for the host of one hesitates and others wait for credit. What they use now they leave to it
-        later: otherwise it is lost, where the quotas leave no time to make it good."""
+        """Give a slice before there is credit for it while the card idles, because the host of one client hesitates and
+        the others wait for credit. The time that they use now they leave to it later. Otherwise it would be lost, where
+        the quotas leave no time to make it good."""
         now = self.node.now
         if not card.full or card.shared or not any(book.hesitates(now) for book in card.books.values()):
             return
@@ -362,7 +367,7 @@ class Slices:
             self._give(first, exclusive=True, awaited=False, most=self._early(first))
 
     def _early(self, attachment: Attachment) -> float:
-        return self._book(attachment).early(self.node.now) - attachment.compute.tail
+        return self._earned(self._book(attachment)).early_length(self.node.now) - attachment.compute.tail
 
     def _urgent(self, attachment: Attachment, floor: float) -> bool:
         if not attachment.compute.urgent:
@@ -372,14 +377,15 @@ class Slices:
 
     @staticmethod
     def _open_ended(card: CardCompute) -> list[Slice]:
-        """Whose length may still change. A gang's slices end together, each of them as it was given."""
+        """Slices whose length may still change. A gang's slices end together, each of them as it was given."""
         found = [slice for slice in card.shared.values() if not slice.attachment.client.group.spans_cards]
         if card.exclusive is not None:
             found.insert(0, card.exclusive)
         return [slice for slice in found if slice.closed_at is None]
 
     def _adjust(self, card: CardCompute, slice: Slice, contenders: list[Attachment]) -> None:
-        """Does its length still fit to who else is there, and to its credit? Nobody contends for an overlapping one."""
+        """Change or end a slice whose length no longer fits its contenders or its credit. An overlapping slice has no
+        contenders."""
         now, book = self.node.now, self._book(slice.attachment)
         if card.asking and slice.asked_for_since is None:
             slice.asked_for_since = now
@@ -402,7 +408,8 @@ class Slices:
         return slice.given_at + slice.length - (EARLY if within else RENEW)
 
     def _prolong(self, slice: Slice, contenders: list[Attachment], so_far: float) -> None:
-        """A slice that was to last ``so_far``: for the rest of its part of the cycle, or because it would be next."""
+        """Prolong a slice that was to last ``so_far``: for the rest of its part of the cycle, or because its client
+        would be next anyway."""
         now, book = self.node.now, self._book(slice.attachment)
         if not contenders and not book.capped:
             self._set_length(slice, None)
@@ -411,7 +418,7 @@ class Slices:
         within = rest >= SHORTEST
         more = min(book.step, rest if within else book.step)
         unbilled = now - slice.since + slice.attachment.compute.tail
-        more = min(more, book.left(now, unbilled) - (slice.given_at + so_far - now))
+        more = min(more, self._earned(book).length_left(now, unbilled) - (slice.given_at + so_far - now))
         if more >= SHORTEST and (within or self._stays_first(slice, contenders, more)):
             self._set_length(slice, so_far + more)
         elif slice.length is None:
@@ -516,7 +523,7 @@ class Slices:
         self.node.commands.append(GiveSlice(attachment.client.id, attachment.gpu.uuid, slice.number, slice.length))
 
     def _void(self, attachment: Attachment) -> None:
-        """No grant, or no need: it has no slice any more and asks for none."""
+        """The client lost its grant, or takes no slices any more: end and bill its slices, and its request."""
         state, now = attachment.compute, self.node.now
         if state.slice is not None:
             length = LONGEST if state.slice.length is None else state.slice.length
@@ -544,7 +551,7 @@ class Slices:
     # --- the bill
 
     def _account(self, slice: Slice, said: float, pending: float) -> None:
-        """Bill what the client says it used and will use, within what can be true."""
+        """Bill what the client reports it used and will use, within what can be true."""
         now, attachment = self.node.now, slice.attachment
         elapsed = now - slice.since
         used = max(min(max(said, 0.0), elapsed), slice.lasted(slice.waited_for_since, now) - SLACK)
@@ -562,10 +569,10 @@ class Slices:
                 f"{slice.overlapped * 1e3:.0f} of them beside others, billed {total * 1e3:.0f} ms",
             )
         if slice.length is not None and book.capped and total > slice.length + LONG_KERNEL:
-            self.terms.tell_debt(attachment, total - slice.length)
+            self.terms.log_debt(attachment, total - slice.length)
 
     def _note_overlap(self, slice: Slice, used: float) -> None:
-        """It ended: exclusive slices that were under way beside it, handed on or handed to, had half of the card."""
+        """A slice ended. Beside exclusive slices before or after it, each had half of the card: note for how long."""
         card, now = slice.attachment.gpu.compute, self.node.now
         for other in (card.exclusive, *card.lingering.values()) if slice.exclusive else ():
             if other is None or not other.exclusive or self._book(other.attachment) is self._book(slice.attachment):
@@ -582,6 +589,12 @@ class Slices:
 
     def _book(self, attachment: Attachment) -> Book:
         return self.terms.book(attachment)
+
+    def _earned(self, book: Book) -> Book:
+        """Bring a book up to date, with credit as far as it reaches now: the reach may change later."""
+        if book.capped:
+            book.accrue(self.node.now)
+        return book
 
     def _log(self, level: Level, text: str) -> None:
         self.node.commands.append(Log(level, text))

@@ -1,8 +1,9 @@
-"""The ledger of memory: every byte granted, adopted, released or promised is booked here, on client, card and group.
+"""The ledger of memory: every byte granted, asked for, adopted, released or promised is booked here, on client, card
+and group.
 
-``held`` is the heart of it: the most that a client can have on a card by all that it was ever told and said, be it
-still on its way. A lowered target frees nothing until the client says that it keeps to it; a raised one takes its bytes
-at once. So no two clients are ever told to use the same byte.
+``held`` is the heart of it: the most that a client can have on a card by all targets it may still keep to. A lowered
+target frees nothing until the client says that it keeps to it. A raised one takes its bytes at once. So no two clients
+are ever told to use the same byte.
 """
 
 from __future__ import annotations
@@ -13,16 +14,23 @@ from nvshare.core.state import Attachment, GpuState, Standing
 
 
 def grant(attachment: Attachment, size: int) -> None:
-    """Book bytes that admission let through; they count from now on, whether or not the client has used them yet."""
+    """Book bytes that admission let through. They count from now on, whether or not the client has used them yet."""
     attachment.granted += size
     _book(attachment, size)
     _weigh(attachment)
     _weigh_oversize(attachment.gpu)
 
 
+def want(attachment: Attachment, size: int) -> None:
+    """Book a request that waits for room, or with a negative size one that no longer does."""
+    attachment.wanted += size
+    attachment.gpu.wanted += size
+    attachment.gpu.changed()
+
+
 def adopt(attachment: Attachment, allocated: int, resident: int) -> None:
-    """Book what a client held before it registered, be it more than the card has: it exists. It may keep on the card
-    what it has there."""
+    """Book what a client held before it registered, even if it is more than the card has: it exists. The client may
+    keep on the card what it has there."""
     attachment.granted += allocated
     _book(attachment, allocated)
     attachment.gpu.resident += resident
@@ -67,7 +75,7 @@ def report(attachment: Attachment, released: int, resident: int, host: int, pinn
 
 
 def keep(attachment: Attachment, size: int) -> None:
-    """So much more of what the client has stays on the card whatever happens."""
+    """Book that so much more of the client's memory stays on the card whatever happens."""
     attachment.pinned += size
     _weigh(attachment)
     _weigh_oversize(attachment.gpu)
@@ -75,8 +83,8 @@ def keep(attachment: Attachment, size: int) -> None:
 
 
 def retarget(attachment: Attachment, target: int) -> int:
-    """Book a new target, and give it its number. What was granted before it may still become resident under the
-    older ones, what is granted later cannot: the client hears of both in this order."""
+    """Book a new target; its number. Bytes granted before it may still become resident under an older target. Bytes
+    granted after it cannot, because the client hears of both in this order."""
     attachment.earlier.append((attachment.number, attachment.bound))
     attachment.number += 1
     attachment.target = target
@@ -85,8 +93,8 @@ def retarget(attachment: Attachment, target: int) -> int:
 
 
 def expect_context(attachment: Attachment, settings: Settings) -> None:
-    """A process needs some of the card before it can ask for anything: as much as the largest one here, until measured.
-    Others make room for it."""
+    """Book a context for a new client: as large as the largest one here, until it is measured. A process needs it
+    before it can ask for anything, so others make room."""
     gpu = attachment.gpu
     if gpu.is_physical and gpu.largest_context:
         measure_context(attachment, gpu.largest_context, settings)
@@ -94,8 +102,8 @@ def expect_context(attachment: Attachment, settings: Settings) -> None:
 
 
 def silence(attachment: Attachment, silent: bool) -> None:
-    """Of a client that does not answer what it had on the card counts. What it was promised beyond that is given to
-    others; should it come for it all the same, it finds the card full and waits."""
+    """Book that a client does not answer, or does again. Only what a silent client had on the card counts. What it was
+    promised beyond that goes to others. If it comes for it all the same, it finds the card full and waits."""
     attachment.had = attachment.held if attachment.held > attachment.bound else attachment.resident
     attachment.silent = silent
     if silent:
@@ -116,7 +124,7 @@ def measure_context(attachment: Attachment, size: int, settings: Settings) -> No
 
 
 def forget(attachment: Attachment, settings: Settings) -> None:
-    """The client is gone from this card, and all it had with it."""
+    """Book that the client is gone from this card, with all it had."""
     gpu = attachment.gpu
     report(attachment, attachment.granted, 0, 0, 0)
     gpu.lacking.pop(attachment.client.id, None)
@@ -126,11 +134,13 @@ def forget(attachment: Attachment, settings: Settings) -> None:
     sums = attachment.client.group.allocated
     if sums.get(gpu.uuid) == 0:
         del sums[gpu.uuid]
+    del gpu.attachments[attachment.client.id]
+    gpu.changed()
 
 
 def recompute_capacity(gpu: GpuState, settings: Settings) -> None:
     gpu.capacity = capacity(gpu.total, gpu.declared, settings.reserve_percent, gpu.contexts, gpu.unmanaged_bytes)
-    gpu.headroom = None
+    gpu.changed()
     _weigh_oversize(gpu)
     _tolerate(gpu)
 
@@ -145,7 +155,7 @@ def _book(attachment: Attachment, delta: int) -> None:
 
 
 def _weigh(attachment: Attachment) -> None:
-    """Compute anew what the client can have on the card, and whether something of it is missing there."""
+    """Compute anew what the client can have on the card, and whether some of its memory is missing there."""
     gpu, allocated = attachment.gpu, attachment.allocated
     if attachment.silent:
         held = min(attachment.had, allocated)
@@ -156,8 +166,8 @@ def _weigh(attachment: Attachment) -> None:
     if attachment.target < attachment.need:
         attachment.arrived = False
     elif attachment.client.oversize and attachment.resident >= attachment.need:
-        attachment.arrived = True  # others took less room than before
-    gpu.headroom = None
+        attachment.arrived = True  # others leave more room than before
+    gpu.changed()
     gpu.held += held - attachment.held
     attachment.held = held
     if attachment.whole:
@@ -167,7 +177,7 @@ def _weigh(attachment: Attachment) -> None:
 
 
 def _weigh_oversize(gpu: GpuState) -> None:
-    """What a client that may be larger than the card needs of it depends on the others."""
+    """The need of a client that may be larger than the card depends on the other clients: compute it anew."""
     for attachment in gpu.oversize.values():
         _weigh(attachment)
 

@@ -1,13 +1,13 @@
 """Whose bytes are on the cards: requests for memory, and the targets that clients are told.
 
-``policy/admission.py`` says whether a request may be granted at all, ``policy/residency.py`` who may have how much on
-the card; here both are carried out. A request whose bytes must be on the card at once waits until they have room there;
-it is looked at again whenever something changed on its card, so it is answered or dies with its client.
+``policy/admission.py`` says whether a request may be granted at all, ``policy/residency.py`` how much each client may
+have on the card. This module carries both out. A request whose bytes must be on the card at once waits until there is
+room. It is looked at again whenever something changes on its card, so it is answered or ends with its client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from nvshare.core.commands import (
     DenyMemory,
@@ -20,10 +20,11 @@ from nvshare.core.commands import (
     SetResidency,
 )
 from nvshare.core.memory import ledger
-from nvshare.core.memory.headroom import MIB, extra, fixed, headroom, limit, oversubscribed
-from nvshare.core.memory.policy.admission import Denial, admit, keep_check
+from nvshare.core.memory.headroom import MIB, extra, fixed, limit, oversubscribed
+from nvshare.core.memory.policy.admission import Crowd, Denial, Holding, admit, keep_check
 from nvshare.core.memory.policy.residency import Claim, Stake, plan, steps
-from nvshare.core.state import Attachment, Client, Denied, GpuState, HeldRequest, Node, Standing
+from nvshare.core.memory.selection import waiters
+from nvshare.core.state import Attachment, Denied, GpuState, HeldRequest, Node, Standing
 
 ON_THE_CARD = (Standing.RUNNING, Standing.DRAINING, Standing.STUCK)
 
@@ -41,7 +42,10 @@ class Residency:
 
     def keep(self, attachment: Attachment, number: int, size: int) -> None:
         """Bytes that the client has already are to stay on the card for good."""
-        denial = keep_check(attachment, size, self.node.settings)
+        settings, movable = self.node.settings, attachment.client.can_swap
+        denial = None
+        if oversubscribed(attachment.gpu) and settings.anti_thrash and movable:  # else no client makes room
+            denial = keep_check(self._crowd(attachment, 0), size)
         if denial is not None:
             self._deny(attachment, number, size, denial)
             return
@@ -49,50 +53,64 @@ class Residency:
         self.node.commands.append(KeepMemory(attachment.client.id, attachment.gpu.uuid, number, size))
 
     def answer(self, gpu: GpuState) -> None:
-        """Look at the requests that wait, in their order; who needs room is not overtaken by others who do."""
-        waiting, gpu.pending, gpu.wanted, gpu.headroom = gpu.pending, [], 0, None
+        """Look at the requests that wait, in their order: none that needs room is overtaken by another that does."""
+        waiting, gpu.pending = gpu.pending, []
         for request in waiting:
-            request.attachment.wanted = 0
+            ledger.want(request.attachment, -request.size)
         first = True
         for request in waiting:
             if self._decide(request, first):
                 first = False
 
     def forget(self, attachment: Attachment) -> None:
-        """The client is gone: nobody waits for its answers."""
+        """The client is gone, and its requests with it."""
         gpu = attachment.gpu
         gpu.pending = [request for request in gpu.pending if request.attachment is not attachment]
-        gpu.wanted -= attachment.wanted
-        attachment.wanted = 0
-        gpu.headroom = None
+        ledger.want(attachment, -attachment.wanted)
 
     def _decide(self, request: HeldRequest, first: bool) -> bool:
-        """Grant or deny; True when it has to wait. ``first``: nobody before it waits for room."""
+        """Grant or deny; True when the request has to wait. ``first``: no request before it waits for room."""
         attachment, size = request.attachment, request.size
         gpu, node = attachment.gpu, self.node
-        denial = admit(attachment, size, request.stays, node.gpus.values(), node.settings)
+        denial = self._denial(attachment, size, request.stays)
         if denial is not None:
             self._deny(attachment, request.number, size, denial)
             return False
         growth = attachment.need_with(size) - attachment.need
-        if gpu.allocated + gpu.wanted + size > gpu.capacity:
+        if oversubscribed(gpu, size):
             if attachment.client.can_swap and attachment.standing not in ON_THE_CARD:
                 if attachment.target > attachment.allocated:
-                    self._tell(attachment, attachment.allocated)  # the new bytes come into being when its turn comes
+                    self._retarget(attachment, attachment.allocated)  # the new bytes come with its turn
             elif growth and (not first or limit(gpu) - gpu.held < growth):
                 gpu.pending.append(request)
-                gpu.wanted += size
-                attachment.wanted += size
-                gpu.headroom = None
+                ledger.want(attachment, size)
                 return True
             elif attachment.target < attachment.bound + growth or growth < size:
-                self._tell(attachment, attachment.bound + growth)
+                self._retarget(attachment, attachment.bound + growth)
         elif attachment.target < attachment.allocated + size and attachment.whole:
-            self._tell(attachment, attachment.allocated + size)
+            self._retarget(attachment, attachment.allocated + size)
         ledger.grant(attachment, size)
         node.counters.memory_granted += 1
         node.commands.append(GrantMemory(attachment.client.id, gpu.uuid, request.number, size))
         return False
+
+    def _denial(self, attachment: Attachment, size: int, stays: bool) -> Denial | None:
+        """Why a request cannot be granted, whoever makes room; None when it can."""
+        gpu, group = attachment.gpu, attachment.client.group
+        waiting = sum(request.size for request in gpu.pending if request.attachment.client.group is group)
+        booked = group.allocated.get(gpu.uuid, 0) + waiting
+        crowd = self._crowd(attachment, size) if oversubscribed(gpu, size) else None
+        return admit(size, attachment.client.can_swap and not stays, group.mem_limit.effective, booked, crowd)
+
+    def _crowd(self, attachment: Attachment, size: int) -> Crowd:
+        """The attachment's card as admission sees it. ``size``: bytes asked for."""
+        here, settings = attachment.gpu, self.node.settings
+        beyond = sum(
+            max(0, gpu.allocated + gpu.wanted + (size if gpu is here else 0) - gpu.capacity)
+            for gpu in self.node.gpus.values()
+        )
+        others = [_holding(other) for other in here.attachments.values() if other is not attachment]
+        return Crowd(here.capacity, _holding(attachment), others, settings.anti_thrash, settings.host_budget, beyond)
 
     def _deny(self, attachment: Attachment, number: int, size: int, denial: Denial) -> None:
         uuid = attachment.gpu.uuid
@@ -102,12 +120,9 @@ class Residency:
 
     # --- targets
 
-    def move(
-        self, gpu: GpuState, waiters: Callable[[GpuState], tuple[list[Attachment], list[Attachment]]]
-    ) -> list[Attachment]:
-        """Tell the clients of a card what they may have there now; those who were told. ``waiters``: those who wait and
-        can run, and those who cannot whoever makes room."""
-        told = []
+    def move(self, gpu: GpuState) -> list[Attachment]:
+        """Tell the clients of a card what they may have there now; the attachments that got a new target."""
+        retargeted = []
         attachments: list[Attachment] = []
         stakes: list[Stake] = []
         for attachment, claim in self._order(gpu, *waiters(gpu)):
@@ -124,26 +139,26 @@ class Residency:
                     attachment.held,
                     evictable,
                     lacks=not attachment.whole,
-                    deaf=attachment.silent,
+                    silent=attachment.silent,
                 )
             )
         most = limit(gpu)
         for index, target in steps(stakes, plan(stakes, most, pressed=bool(gpu.expecting)), most):
             attachment = attachments[index]
             if target < attachment.bound or not attachment.whole:  # else it is room for what it has asked for
-                self._tell(attachment, min(target, attachment.allocated))
-                told.append(attachment)
-        return told
+                self._retarget(attachment, min(target, attachment.allocated))
+                retargeted.append(attachment)
+        return retargeted
 
     def reported(self, attachment: Attachment) -> None:
-        """The client has spoken of its memory: it has done what it should, or has time anew to do so."""
+        """The client reported its memory. Either it keeps to its target now, or its time to do so begins anew."""
         if attachment.silent:
             ledger.silence(attachment, False)
         attachment.confirm_by = None
         self.watch(attachment)
 
     def watch(self, attachment: Attachment) -> None:
-        """Others wait for what this client was told to do with its memory, or no longer do."""
+        """Begin or end the time in which this client has to keep to its target, while others wait for that."""
         if not owes(attachment):
             attachment.confirm_by = None
         elif attachment.confirm_by is None and not attachment.silent:
@@ -153,14 +168,18 @@ class Residency:
         return attachment.confirm_by is not None and attachment.confirm_by <= self.node.now
 
     def confront(self, attachment: Attachment) -> bool:
-        """The time for what it was told is over. True: it says nothing, and whoever fits beside what it has goes on.
-        One that knew what to do is asked again: if it lives it says so, and the card is full of something else."""
+        """The client's time to keep to its target is over. True: it is silent from now on, and clients that fit beside
+        what it has go on.
+
+        A client that gives up all it should, and knows its target, gets the target again. If it lives, it answers, and
+        something else fills the card.
+        """
         attachment.confirm_by = None
         if not owes(attachment):
             return False
         gives = _too_much(attachment)
         if gives <= 0 and attachment.applied == attachment.number:
-            self._tell(attachment, min(attachment.target, attachment.allocated))
+            self._retarget(attachment, min(attachment.target, attachment.allocated))
             return False
         client, gpu, deadline = attachment.client, attachment.gpu, self.node.settings.drain_deadline
         brings = attachment.need - attachment.resident
@@ -174,7 +193,7 @@ class Residency:
         return True
 
     def prepare(self, gpu: GpuState) -> None:
-        """Tell those who run, and for whose place others wait, how much may have to leave the card after them."""
+        """Tell the holders how much of their memory may have to leave the card after them."""
         deficit = gpu.allocated + gpu.wanted - limit(gpu)
         for attachment in gpu.running.values():
             size = min(deficit, extra(attachment))
@@ -185,8 +204,8 @@ class Residency:
     def _order(
         self, gpu: GpuState, able: list[Attachment], unable: list[Attachment]
     ) -> Iterator[tuple[Attachment, Claim]]:
-        """The order in which clients will run. Those who drain stand where they will be: they are the ones to give
-        room up as soon as they can."""
+        """The order in which clients will run. A client that drains stands where it will be afterwards, because it
+        gives room up as soon as it can."""
         idle: list[Attachment] = []
         for attachment in gpu.attachments.values():
             if not attachment.client.can_swap or attachment.standing in (Standing.RUNNING, Standing.STUCK):
@@ -201,15 +220,15 @@ class Residency:
         for attachment in idle:
             yield attachment, Claim.SPARE
 
-    def _tell(self, attachment: Attachment, target: int) -> None:
+    def _retarget(self, attachment: Attachment, target: int) -> None:
         number = ledger.retarget(attachment, target)
         self.watch(attachment)
         self.node.commands.append(SetResidency(attachment.client.id, attachment.gpu.uuid, number, target))
 
 
 def owes(attachment: Attachment) -> bool:
-    """It does not run, and was told to give bytes up and has not; or its turn waits for bytes that it was told to
-    bring."""
+    """The client does not run, and has more on the card than its target allows; or its turn waits for bytes that its
+    target allows."""
     if attachment.standing is not Standing.IDLE:
         return False
     return _too_much(attachment) > 0 or (
@@ -218,23 +237,17 @@ def owes(attachment: Attachment) -> bool:
 
 
 def _too_much(attachment: Attachment) -> int:
-    """Bytes it can still have on the card beyond what it may, and could give up."""
+    """Bytes that the client can still have on the card beyond its target, and could give up."""
     return attachment.held - max(attachment.bound, attachment.lasting)
 
 
-def can_ever_run(client: Client) -> bool:
-    """On each of its cards it is there already, or fits beside what cannot be moved there now."""
-    for attachment in client.gpus.values():
-        if attachment.silent:
-            return False
-        if attachment.whole or not oversubscribed(attachment.gpu):
-            continue
-        here = headroom(attachment.gpu)
-        if not here.for_each and extra(attachment) > here.whole:
-            return False
-    return True
+def _holding(attachment: Attachment) -> Holding:
+    """Unlike ``fixed``: bytes of a stuck client will move one day."""
+    client = attachment.client
+    lasting = min(attachment.pinned, attachment.allocated) if client.can_swap else fixed(attachment)
+    return Holding(attachment.allocated + attachment.wanted, lasting, client.oversize)
 
 
 def _latest_first(attachment: Attachment) -> tuple[int, int]:
-    """Who ran last comes first; of those whose turns ended together, who began first."""
+    """The client that ran last comes first; of clients whose turns ended together, the one that began first."""
     return -attachment.client.left, attachment.client.turn

@@ -1,21 +1,39 @@
-"""Whose turn it is on a card, asked of the state as it is; ``turns.py`` carries it out. Changes nothing."""
+"""Whose turn it is on a card, and who can run there at all, asked of the state. These functions are queries.
+
+``turns.py`` carries the answers out. The rules are in ``policy/``: ``multiprogramming.py`` says whether there are
+turns, ``queue.py`` and ``demand.py`` how many of the waiters run together.
+"""
 
 from __future__ import annotations
 
 from itertools import islice
 
-from nvshare.core.memory.headroom import fixed, headroom, share
+from nvshare.core.memory.headroom import extra, fixed, headroom, limit, oversubscribed, share
+from nvshare.core.memory.policy import multiprogramming
 from nvshare.core.memory.policy.demand import compatible
 from nvshare.core.memory.policy.queue import fitting_set
-from nvshare.core.memory.residency import can_ever_run
 from nvshare.core.settings import Mode, Settings
-from nvshare.core.state import Attachment, GpuState, Standing
+from nvshare.core.state import Attachment, Client, GpuState, Standing
+
+
+def takes_turns(settings: Settings, gpu: GpuState) -> bool:
+    """Whether the clients of a card have to take turns, as its memory is now."""
+    asked, missing = gpu.allocated + gpu.wanted, bool(gpu.lacking or gpu.pending)
+    if asked <= gpu.capacity:  # and so not more than the limit, which takes longer to compute
+        return settings.mode is Mode.SERIAL
+    return multiprogramming.takes_turns(settings.mode, asked, limit(gpu), missing)
+
+
+def reason(settings: Settings, gpu: GpuState) -> str:
+    """Why the card is run the way it is, for people."""
+    turns = takes_turns(settings, gpu)
+    return multiprogramming.explain(settings, gpu.allocated + gpu.wanted, gpu.capacity, turns)
 
 
 def chosen(settings: Settings, gpu: GpuState) -> list[Attachment]:
     """The waiters whose turn it is: as many from the front of the queue as fit, with their memory and their demand for
-    compute, beside those who run or are on their way out. One that could not run now even with the card to itself does
-    not hold the others up."""
+    compute, beside the clients that run or drain. A waiter that could not run now even with the card to itself does not
+    hold the others up."""
     if not gpu.turns:
         return list(gpu.queue.values())
     serial = settings.mode is Mode.SERIAL
@@ -24,7 +42,7 @@ def chosen(settings: Settings, gpu: GpuState) -> list[Attachment]:
     waiting = (
         attachment
         for attachment in gpu.queue.values()
-        if can_ever_run(attachment.client) and not passed_over(attachment)
+        if can_ever_run(attachment.client) and not is_overtaken(attachment)
     )
     if serial:
         return list(islice(waiting, 1))
@@ -34,29 +52,43 @@ def chosen(settings: Settings, gpu: GpuState) -> list[Attachment]:
         lambda attachment: 0 if attachment.standing is Standing.DRAINING else share(attachment, here),
         here.free,
     )
-    stuck = next((index for index, attachment in enumerate(fitting) if attachment.standing is Standing.STUCK), 0)
-    fitting = fitting[:stuck] if stuck else fitting  # who fits beside a stuck one runs before that one's next turn
-    return compatible(fitting, gpu.running.values())
+    first_stuck = next((index for index, each in enumerate(fitting) if each.standing is Standing.STUCK), 0)
+    if first_stuck:  # the clients that fit beside a stuck one run before its next turn
+        fitting = fitting[:first_stuck]
+    return fitting[: _compatible(fitting, gpu)] if fitting else fitting
 
 
 def waiters(gpu: GpuState) -> tuple[list[Attachment], list[Attachment]]:
-    """Those who wait and can run when others make room, and those who cannot; each in the order of arrival."""
+    """The waiters that can run when others make room, and those that cannot; each in the order of arrival."""
     able: list[Attachment] = []
     unable: list[Attachment] = []
     for attachment in gpu.queue.values():
-        (able if can_ever_run(attachment.client) and not passed_over(attachment) else unable).append(attachment)
+        (able if can_ever_run(attachment.client) and not is_overtaken(attachment) else unable).append(attachment)
     return able, unable
 
 
-def passed_over(attachment: Attachment) -> bool:
-    """It has used up its compute quota, and somebody waits who has not: memory that it cannot use goes to that one."""
+def can_ever_run(client: Client) -> bool:
+    """On each of its cards the client's memory is there already, or fits beside what cannot be moved there now."""
+    for attachment in client.gpus.values():
+        if attachment.silent:
+            return False
+        if attachment.whole or not oversubscribed(attachment.gpu):
+            continue
+        here = headroom(attachment.gpu)
+        if not here.enough_for_each and extra(attachment) > here.size:
+            return False
+    return True
+
+
+def is_overtaken(attachment: Attachment) -> bool:
+    """Other waiters go first: this client has no compute credit to use the memory with, and one of them has some."""
     if not attachment.compute.throttled:
         return False
     return any(can_ever_run(other.client) and not other.compute.throttled for other in attachment.gpu.queue.values())
 
 
-def has_room(settings: Settings, attachment: Attachment) -> bool:
-    """Its turn has come on this card, or it would if the client waited there alone."""
+def may_begin(settings: Settings, attachment: Attachment) -> bool:
+    """The client's turn has come on this card, or would if the client waited there alone."""
     if attachment.standing is Standing.DRAINING:
         return False
     gpu = attachment.gpu
@@ -67,11 +99,11 @@ def has_room(settings: Settings, attachment: Attachment) -> bool:
     if settings.mode is Mode.SERIAL:
         return not (gpu.running or gpu.draining)
     here = headroom(gpu)
-    return share(attachment, here) <= here.free and bool(compatible([attachment], gpu.running.values()))
+    return share(attachment, here) <= here.free and bool(_compatible([attachment], gpu))
 
 
 def is_contended(settings: Settings, gpu: GpuState) -> bool:
-    """Somebody waits who could run if a holder left."""
+    """A waiter could run if a holder left."""
     next_ones = chosen(settings, gpu)
     return any(
         attachment not in next_ones and not attachment.compute.throttled and can_ever_run(attachment.client)
@@ -86,7 +118,7 @@ def surplus(settings: Settings, gpu: GpuState) -> list[Attachment]:
         kept = holders[:1]
     else:
         here = headroom(gpu)
-        kept = fitting_set(holders, lambda attachment: share(attachment, here), here.whole)
+        kept = fitting_set(holders, lambda attachment: share(attachment, here), here.size)
     return [
         attachment
         for attachment in holders
@@ -94,8 +126,15 @@ def surplus(settings: Settings, gpu: GpuState) -> list[Attachment]:
     ]
 
 
+def _compatible(waiting: list[Attachment], gpu: GpuState) -> int:
+    """How many of these, from the first on, may run beside the holders as far as compute goes."""
+    return compatible(
+        [attachment.demand for attachment in waiting], [attachment.demand for attachment in gpu.running.values()]
+    )
+
+
 def _has_more_than_its_share(attachment: Attachment) -> bool:
-    """One that may be larger than the card makes room when somebody asks for memory that must be there."""
+    """A client that may be larger than the card makes room when another asks for memory that must be there."""
     return attachment.client.oversize and attachment.held > fixed(attachment) + share(
         attachment, headroom(attachment.gpu)
     )

@@ -1,12 +1,14 @@
-"""Turns on the cards: who holds a grant, who waits, who drains, and when a turn is over.
+"""Turns on the cards: which clients hold a grant, wait or drain, and when a turn is over.
 
 Gang scheduling: a client's cards are granted all or none and dropped together, because work on one may wait for work
-on another. Clients wait in one order of arrival (their ticket) that every card's queue keeps, and room on a card is
-kept for a waiter that is not ready on its other cards; so no two clients wait for each other, and nobody is overtaken
-by one that stands in its way. A client runs only while all of its memory is on its cards: who may run is decided first
-(``selection.py``), ``residency.py`` then brings its memory, and the grant follows when that has arrived.
+on another. Clients wait in one order of arrival (their ticket) that every card's queue keeps. Room on a card is kept
+for a waiter that is not ready on its other cards. So no two clients wait for each other, and no client is overtaken by
+one that stands in its way.
 
-The public methods may leave cards to be looked at again; ``settle`` does that once per event, so that a release and the
+A client runs only while all of its memory is on its cards. ``selection.py`` says whose turn it is, ``residency.py``
+then brings the memory, and the grant follows when that has arrived.
+
+The public methods may leave cards to be looked at again. ``settle`` does that once per event, so that a release and the
 grant it makes possible are one answer.
 """
 
@@ -15,10 +17,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nvshare.core.commands import Drop, Grant, Level, Log
-from nvshare.core.memory.headroom import MIB, reason, takes_turns
+from nvshare.core.memory.headroom import MIB
 from nvshare.core.memory.policy.quantum import longest_turn, quantum, typical
-from nvshare.core.memory.residency import Residency, can_ever_run
-from nvshare.core.memory.selection import chosen, has_room, is_contended, surplus, waiters
+from nvshare.core.memory.residency import Residency
+from nvshare.core.memory.selection import (
+    can_ever_run,
+    chosen,
+    is_contended,
+    may_begin,
+    reason,
+    surplus,
+    takes_turns,
+    waiters,
+)
 from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Node, Standing, Switch
 from nvshare.core.timers import Alarms
@@ -31,7 +42,7 @@ class Turns:
         self.node = node
         self.memory = Residency(node)
         self.alarms: Alarms[int] = Alarms()
-        self.late = 0.0  # seconds in which alarms were late or memory was on its way, in all: no fault of the queue
+        self.late = 0.0  # seconds in all in which alarms were late or memory was on its way: not the queue's fault
         self._last_grant = 0
         self._last_ticket = 0
         self._unsettled: dict[str, GpuState] = {}
@@ -70,7 +81,7 @@ class Turns:
             return
         if stuck:
             if attachment.standing is not STUCK:
-                self._strand(attachment)
+                self._mark_stuck(attachment)
             self._bring_back(client)
             return
         self._vacate(attachment)
@@ -85,7 +96,7 @@ class Turns:
         self.reconsider(attachment.gpu, foreseen and not was_silent)
 
     def demand_changed(self, attachment: Attachment, demand: float) -> None:
-        """It was measured how much of the card's time the client uses: others may run beside it now, or no longer."""
+        """The client's demand for compute was measured: others may run beside it now, or no longer."""
         gpu = attachment.gpu
         before = chosen(self.node.settings, gpu) if gpu.turns and gpu.queue else []
         attachment.demand = demand
@@ -93,7 +104,7 @@ class Turns:
             self.reconsider(gpu, foreseen=before == chosen(self.node.settings, gpu))
 
     def adopt(self, attachment: Attachment, number: int) -> None:
-        """A client came back with a grant of an earlier scheduler: it counts as held."""
+        """A client came back with a grant of an earlier scheduler. It holds that on."""
         taken = number <= self._last_grant and any(
             other.grant == number for client in self.node.clients.values() for other in client.gpus.values()
         )
@@ -130,19 +141,19 @@ class Turns:
         self.alarms.set(client.id, None)
 
     def cut_short(self, client: Client) -> None:
-        """The client cannot use the memory it holds, and others could: its turn is over."""
+        """End the turn of a client that cannot use the memory it holds, while others could."""
         self._drop(client)
 
     # --- what operators do
 
     def suspend(self) -> None:
-        """Anti-thrash is off: no grants, no queues; everybody runs."""
+        """Anti-thrash is off: no grants and no queues, all clients run."""
         for client in self.node.clients.values():
             self.remove(client)
 
     def reconsider(self, gpu: GpuState, foreseen: bool = False) -> None:
-        """Memory or capacity changed: does this card still run the way it should? ``foreseen``: the queue's guarantees
-        hold as before."""
+        """Memory or capacity changed: have the card looked at again. ``foreseen``: the queue's guarantees hold as
+        before."""
         open_questions = gpu.queue or gpu.lacking or gpu.pending or gpu.expecting or gpu.uuid in self._awaited
         if open_questions or takes_turns(self.node.settings, gpu) is not gpu.turns:
             self._look_again(gpu)
@@ -188,7 +199,7 @@ class Turns:
         self._events += 1
 
     def rebound(self) -> None:
-        """Something changed that no queue could foresee: its guarantees begin anew, with what is true in the end."""
+        """Something changed that no queue could foresee: its guarantees begin anew, from the state after this event."""
         self._unbound = True
 
     def _rebound(self) -> None:
@@ -219,11 +230,12 @@ class Turns:
         elif gpu.pending and gpu.turns:
             self._drop_surplus(gpu)
         if gpu.lacking or gpu.pending or (gpu.expecting and self.node.settings.anti_thrash):
-            for attachment in self.memory.move(gpu, waiters):
+            for attachment in self.memory.move(gpu):
                 self._set_alarm(attachment.client)
 
     def _look_again(self, gpu: GpuState) -> None:
-        """What cannot leave this card may have changed, and so who can run, on all cards of those who wait here."""
+        """Have this card looked at again, and all cards of gangs that wait here. What cannot leave this card may have
+        changed, and so which of them can run."""
         self._unsettled[gpu.uuid] = gpu
         for client in self._waiting_gangs(gpu):
             for attachment in client.gpus.values():
@@ -238,12 +250,12 @@ class Turns:
                 self._grant(attachment.client)
 
     def _ready(self, client: Client, but: GpuState | None = None) -> bool:
-        """All or none: on every card the client has a place in the set that may run, and its memory. ``but``: the card
-        on which the place is certain."""
+        """All or none: on every card the client's turn has come, and its memory is there. ``but``: the card on which
+        its turn is known to have come."""
         return all(
             attachment.whole
             and attachment.standing is not DRAINING
-            and (attachment.gpu is but or has_room(self.node.settings, attachment))
+            and (attachment.gpu is but or may_begin(self.node.settings, attachment))
             for attachment in client.gpus.values()
         )
 
@@ -251,10 +263,10 @@ class Turns:
         return any(attachment.standing is RUNNING for attachment in client.gpus.values())
 
     def _complete(self, client: Client) -> bool:
-        """Give a client that holds some of its cards the others too, where nobody runs or waits."""
+        """Give a client that holds some of its cards the others too, where its turn would have come at once."""
         missing = [attachment for attachment in client.gpus.values() if attachment.standing is not RUNNING]
         if not all(attachment.whole for attachment in client.gpus.values()) or not all(
-            has_room(self.node.settings, attachment) for attachment in missing
+            may_begin(self.node.settings, attachment) for attachment in missing
         ):
             return False
         if missing:
@@ -262,14 +274,14 @@ class Turns:
         return True
 
     def _bring_back(self, client: Client) -> None:
-        """A stuck client lives: give it a proper grant again, now where nobody is in its way, else in its turn."""
+        """A stuck client lives. Give it a grant again: now where no other is in its way, else in its turn."""
         if client.ticket or (self._holds_some(client) and self._complete(client)):
             return
         self._drop(client)
         self._enqueue(client, asked=False)
 
     def _refresh_terms(self, gpu: GpuState) -> None:
-        """Tell the holders when others begin or cease to wait for their place; a turn that is over ends at once."""
+        """Tell the holders when others begin or cease to wait for their cards. A turn that is over ends at once."""
         self._note_awaited(gpu)
         if not gpu.turns:
             return
@@ -289,7 +301,7 @@ class Turns:
             self.memory.prepare(gpu)
 
     def _note_awaited(self, gpu: GpuState) -> None:
-        """Does somebody here wait for memory or for its quota? That time is not the queue's to answer for."""
+        """Note whether a client here waits for memory or for its quota: that time is not the queue's fault."""
         awaited = bool(gpu.pending or gpu.compute.throttled)
         if gpu.queue and (gpu.stuck or gpu.lacking or gpu.silent):
             for attachment in chosen(self.node.settings, gpu):
@@ -297,7 +309,7 @@ class Turns:
                     awaited = True
                     self.memory.watch(attachment)
                     self._set_alarm(attachment.client)
-            if waiters(gpu)[1]:  # whom others overtake
+            if waiters(gpu)[1]:  # others overtake them
                 awaited = self._unbound = True
         if awaited:
             self._awaited[gpu.uuid] = gpu
@@ -315,19 +327,19 @@ class Turns:
             return
         ends = client.turn_end if client.drain_by is None else client.drain_by
         if ends is None or ends > self.node.now:
-            self._set_alarm(client)  # it was for something that is settled
+            self._set_alarm(client)  # what it was set for is over
             return
         if client.drain_by is None:
             self._drop(client)
             return
         for attachment in client.gpus.values():
             if attachment.standing is DRAINING:
-                self._strand(attachment)
+                self._mark_stuck(attachment)
 
     # --- changes of standing
 
     def _grant(self, client: Client) -> None:
-        """Every card the client does not hold yet, in UUID order."""
+        """Grant every card that the client does not hold yet, in UUID order."""
         promoted = client.parked
         if client.ticket:
             self._dequeue(client)
@@ -344,25 +356,16 @@ class Turns:
 
     def _start(self, attachment: Attachment, number: int) -> None:
         gpu, client = attachment.gpu, attachment.client
-        if attachment.standing is STUCK:
-            del gpu.stuck[client.id]
-            self._look_again(gpu)
-            self.rebound()
-        attachment.standing = RUNNING
-        gpu.headroom = None
-        attachment.grant = number
         vacant = not gpu.running and not gpu.draining
-        gpu.running[client.id] = attachment
-        self.node.shifted.append(attachment)
-        gpu.allocated_running += attachment.allocated
+        attachment.grant = number
+        self._stand(attachment, RUNNING)
         self.node.counters.grants += 1
         if gpu.turns and gpu.last_holder not in (0, client.id):
             self._book_switch(gpu, client, vacant)
         gpu.last_holder = client.id
-        self._unsettled[gpu.uuid] = gpu
 
     def _book_switch(self, gpu: GpuState, client: Client, vacant: bool) -> None:
-        """The card passes to another client. What it stood still for counts from the moment that one wanted it."""
+        """Book that the card passed to another client. The stall counts from the moment that client wanted the card."""
         now = self.node.now
         stall = max(0.0, now - max(gpu.vacant_since, client.asked_at)) if vacant else 0.0
         took = max(stall, now - max(gpu.ended_at, client.asked_at))
@@ -379,7 +382,7 @@ class Turns:
 
     def _begin_turn(self, client: Client, fresh: Sequence[Attachment] = (), anew: bool = True) -> None:
         """Set the terms of what the client holds: one quantum for all of its cards, counted from the turn's begin.
-        It is told of ``fresh`` grants, and of terms that changed."""
+        Sends ``fresh`` grants, and terms that changed."""
         settings = self.node.settings
         held = [attachment for attachment in client.gpus.values() if attachment.standing is RUNNING]
         lengths = [quantum(settings, attachment.gpu.stall) for attachment in held if attachment.gpu.turns]
@@ -400,30 +403,21 @@ class Turns:
         self._set_alarm(client)
 
     def _drop(self, client: Client) -> None:
-        """The turn is over on all of the client's cards that it holds."""
+        """End the turn on all cards that the client holds."""
         settings, node = self.node.settings, self.node
         for attachment in client.gpus.values():
             if attachment.standing is RUNNING:
-                self._stop(attachment)
-                attachment.standing = DRAINING
-                attachment.gpu.headroom = None
-                attachment.gpu.draining[client.id] = attachment
-                client.left = self._events
+                self._stand(attachment, DRAINING)
                 client.drain_by = node.now + settings.drain_deadline
                 node.counters.drops += 1
                 node.commands.append(Drop(client.id, attachment.gpu.uuid, attachment.grant, settings.drain_deadline))
         self._set_alarm(client)
 
-    def _strand(self, attachment: Attachment) -> None:
-        """The client could not stop in time: others go on beside it."""
+    def _mark_stuck(self, attachment: Attachment) -> None:
+        """The client did not drain in time: others go on beside it."""
         client, gpu = attachment.client, attachment.gpu
-        self._leave(attachment)
-        attachment.standing = STUCK
-        gpu.headroom = None
-        gpu.stuck[client.id] = attachment
+        self._stand(attachment, STUCK)
         self._set_alarm(client)
-        self._look_again(gpu)
-        self.rebound()
         self._log(
             Level.WARN,
             f"Client {client.hex} (pid {client.pid}) is stuck: it did not drain within "
@@ -432,35 +426,39 @@ class Turns:
         )
 
     def _vacate(self, attachment: Attachment) -> None:
-        self._leave(attachment)
-        attachment.standing = IDLE
-        attachment.gpu.headroom = None
+        self._stand(attachment, IDLE)
         attachment.grant = 0
         self._set_alarm(attachment.client)
 
-    def _leave(self, attachment: Attachment) -> None:
-        gpu, client = attachment.gpu, attachment.client
-        if attachment.standing is RUNNING:
-            self._stop(attachment)
-            client.left = self._events
-        elif attachment.standing is DRAINING:
+    def _stand(self, attachment: Attachment, standing: Standing) -> None:
+        """Change a client's standing on one card, and all that follows from standings there."""
+        gpu, client, before = attachment.gpu, attachment.client, attachment.standing
+        if before is RUNNING:
+            del gpu.running[client.id]
+            gpu.allocated_running -= attachment.allocated
+            gpu.ended_at, client.left = self.node.now, self._events
+            attachment.exclusive = attachment.contended = False
+            attachment.quantum = None
+            self.node.shifted.append(attachment)
+        elif before is DRAINING:
             del gpu.draining[client.id]
-        else:
+        elif before is STUCK:
             del gpu.stuck[client.id]
-            self._look_again(gpu)
-            self.rebound()
+        if standing is RUNNING:
+            gpu.running[client.id] = attachment
+            gpu.allocated_running += attachment.allocated
+            self.node.shifted.append(attachment)
+        elif standing is DRAINING:
+            gpu.draining[client.id] = attachment
+        elif standing is STUCK:
+            gpu.stuck[client.id] = attachment
+        attachment.standing = standing
+        gpu.changed()
         if not gpu.running and not gpu.draining:
             gpu.vacant_since = self.node.now
-        self._unsettled[gpu.uuid] = gpu
-
-    def _stop(self, attachment: Attachment) -> None:
-        gpu = attachment.gpu
-        gpu.ended_at = self.node.now
-        del gpu.running[attachment.client.id]
-        self.node.shifted.append(attachment)
-        gpu.allocated_running -= attachment.allocated
-        attachment.exclusive = attachment.contended = False
-        attachment.quantum = None
+        if before is STUCK or standing is STUCK:  # memory of a stuck client cannot leave the card
+            self._look_again(gpu)
+            self.rebound()
         self._unsettled[gpu.uuid] = gpu
 
     def _set_alarm(self, client: Client) -> None:
@@ -477,7 +475,7 @@ class Turns:
         self.alarms.set(client.id, min(due, default=None))
 
     def _apply_policy(self, gpus: Sequence[GpuState]) -> None:
-        """Make cards run as their policy says."""
+        """Make cards run in turns or side by side, as the policy says."""
         settings = self.node.settings
         began = set()
         for gpu in gpus:
@@ -554,7 +552,7 @@ class Turns:
         for uuid in client.gpus:
             tails[uuid] = client.start_by
 
-    # --- what is said
+    # --- commands and log lines
 
     def _next_grant(self) -> int:
         self._last_grant += 1

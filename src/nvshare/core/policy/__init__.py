@@ -1,1 +1,1 @@
-"""The scheduler's policies, each named after what the field calls it. They decide; they change nothing."""
+"""Policies of the whole scheduler, each named after what the field calls it. They never import state."""

@@ -1,9 +1,9 @@
 """Least-loaded placement of leases.
 
-Guarantees: a lease goes to the cards with the least (reserved cores, reserved bytes, leases, live clients), different
-ones where it wants several; reservations never exceed 100 % of a card's time or its bytes; and whoever was first among
-those who want the same card is served first there: a request that must wait keeps later ones from all the cards it
-could have had, so that nobody waits for more than what was held when it came and what came before it.
+Guarantees: a lease goes to the cards with the least (reserved cores, reserved bytes, leases, live clients), to
+different ones where it wants several. Reservations never exceed 100 % of a card's time or its bytes. Leases that want
+the same card are served there in the order of arrival: a request that must wait keeps later ones from all cards it
+could have had. So it waits only for what was held when it came, and for requests before it.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def survivor_starved() -> None:
 
 
 def memory_quota_ignored() -> None:
-    admission.quota_check = lambda place, size: None
+    admission.quota_check = lambda quota, booked, size: None
 
 
 def compute_quota_ignored() -> None:

@@ -1,13 +1,13 @@
 """Proportional shares: what quotas come to when they add up to more than the card, and how long slices are.
 
-Guarantees: scaled shares keep the quotas' proportions and add up to at most one. A cycle in which everybody has one
-slice is ``CYCLE`` long, ``QUOTA_CYCLE`` where there are quotas, longer where many have small shares, but not than
-``LONG_CYCLE``: each makes progress in every quarter of a second.
+Guarantees: scaled shares keep the quotas' proportions and add up to at most one. A cycle, in which every client has one
+slice, is ``CYCLE`` long, or ``QUOTA_CYCLE`` where there are quotas. It is longer where many have small shares, but at
+most ``LONG_CYCLE``: each client makes progress in every quarter of a second.
 
 Each change of slices loses about half a millisecond of the card. Equal tasks are as even over some seconds as their
 slices are short, so without quotas no slice is longer than ``LONGEST``. With quotas a slice lasts for its whole part of
-the cycle: what is lost there is missing from everybody's quota. A client is told ``LONGEST`` of it at a time, so that
-what changes meanwhile counts.
+the cycle, because time lost between slices is missing from every quota. The scheduler gives ``LONGEST`` of it at a
+time, so that a change takes effect soon.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def scaled(quota: float, total: float) -> float:
 
 
 def slice_length(share: float, quotas: bool) -> float:
-    """Of a group with this share; ``quotas``: somebody on the card has one."""
+    """Seconds of a slice of a group with this share. ``quotas``: some group on the card has a quota."""
     part = (QUOTA_CYCLE if quotas else CYCLE) * share
     length = max(SHORTEST, part, min(SHORT, LONG_CYCLE * share))
     return length if quotas else min(LONGEST, length)

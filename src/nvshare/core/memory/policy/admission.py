@@ -1,101 +1,99 @@
 """Memory admission control.
 
-Guarantees: no request is admitted that takes a group over its quota on a card, counted exactly over all its processes;
-that makes a client too large to run on the card beside what others cannot move (except one that says it may be larger
-than the card, which is brought what it touches), the client that asks or, where the memory itself can never be moved,
-any other; or that needs more host memory than the
-budget has for bytes beyond the cards. What is held already is never taken away: a quota or a card that shrinks below it
-only refuses new requests.
+Guarantees: a request is refused that
+- takes a group over its quota on a card, counted exactly over all its processes,
+- makes a client too large to run on the card beside memory that others cannot move: the client that asks or, where the
+  memory itself can never be moved, any other. A client that says it may be larger than the card is exempt: it gets what
+  it touches,
+- needs more host memory than the budget has for bytes beyond the cards.
+
+What is held already is never taken away: a quota or a card that shrinks below it only refuses new requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from nvshare.core.memory.headroom import fixed
-from nvshare.core.settings import SIZE_MAX, DenyReason, Settings
-
-if TYPE_CHECKING:
-    from nvshare.core.state import Attachment, GpuState
+from nvshare.core.settings import SIZE_MAX, DenyReason
 
 
-@dataclass(frozen=True)
-class Denial:
+class Denial(NamedTuple):
     reason: DenyReason
     limit: int  # the bytes that the reason allows
 
 
-def quota_check(attachment: Attachment, size: int) -> Denial | None:
-    group, gpu = attachment.client.group, attachment.gpu
-    limit = group.mem_limit.effective
-    if limit is None:
-        return None
-    asked = sum(request.size for request in gpu.pending if request.attachment.client.group is group)
-    if group.allocated.get(gpu.uuid, 0) + asked + size > limit:
-        return Denial(DenyReason.QUOTA, limit)
-    return None
+class Holding(NamedTuple):
+    """One client's memory on the card."""
+
+    size: int  # allocated and asked for
+    lasting: int  # the part of it that stays on the card whatever happens
+    oversize: bool  # the client may be larger than the card
+
+    @property
+    def moving(self) -> int:
+        return self.size - self.lasting
 
 
-def card_check(attachment: Attachment, size: int, stays: bool, settings: Settings) -> Denial | None:
-    """Everything fits; or the memory of others can make room, and every client can still have all of its own on the
-    card at once. Without turns nobody can make room for anybody. Memory that ``stays`` takes room from everybody."""
-    gpu = attachment.gpu
-    if gpu.allocated + gpu.wanted + size <= gpu.capacity:
-        return None
-    refused = Denial(DenyReason.CARD, gpu.capacity)
-    if not settings.anti_thrash:
-        return refused
-    lasting = {other.client.id: _lasting(other) for other in gpu.attachments.values()}
-    headroom = gpu.capacity - sum(lasting.values())
-    if attachment.client.oversize and not stays:
-        return refused if attachment.allocated + attachment.wanted + size > SIZE_MAX else None
-    if attachment.client.can_swap and not stays:
-        return refused if _moving(attachment, lasting) + size > headroom else None
-    needs = (_moving(other, lasting) for other in gpu.attachments.values() if not other.client.oversize)
-    return refused if max(needs, default=0) + size > headroom else None
+class Crowd(NamedTuple):
+    """A card onto which not everything fits."""
+
+    capacity: int
+    own: Holding  # of the client that asks
+    others: Sequence[Holding]
+    makes_room: bool  # clients take turns, so the memory of one can make room for another's
+    host_budget: int | None  # bytes that may be allocated beyond the cards; None: any number
+    beyond: int  # bytes that would be, on all cards, with the request
+
+    @property
+    def headroom(self) -> int:
+        return self.capacity - self.own.lasting - sum(other.lasting for other in self.others)
 
 
-def keep_check(attachment: Attachment, size: int, settings: Settings) -> Denial | None:
-    """Bytes that a client has already may stay for good, unless another one could never have all of its own on the card
-    any more. Where nobody takes turns nobody makes room for anybody, and nothing changes."""
-    gpu = attachment.gpu
-    if gpu.allocated + gpu.wanted <= gpu.capacity or not settings.anti_thrash or not attachment.client.can_swap:
-        return None
-    lasting = {other.client.id: _lasting(other) for other in gpu.attachments.values()}
-    headroom = gpu.capacity - sum(lasting.values())
-    others = (other for other in gpu.attachments.values() if other is not attachment and not other.client.oversize)
-    needs = max((_moving(other, lasting) for other in others), default=0)
-    return Denial(DenyReason.CARD, gpu.capacity) if needs + size > headroom else None
+def admit(size: int, movable: bool, quota: int | None, booked: int, crowd: Crowd | None) -> Denial | None:
+    """None when the request may be granted, else why not; the quota first, because its owner can change it.
+
+    ``booked``: what the group has and waits for on this card. ``crowd``: None where all fits, with the request.
+    """
+    denial = quota_check(quota, booked, size)
+    if denial is not None or crowd is None:
+        return denial
+    return card_check(crowd, size, movable) or host_check(crowd)
 
 
-def _lasting(attachment: Attachment) -> int:
-    """Bytes that stay on the card whatever happens; those of a stuck client will move one day."""
-    return fixed(attachment) if not attachment.client.can_swap else min(attachment.pinned, attachment.allocated)
+def quota_check(quota: int | None, booked: int, size: int) -> Denial | None:
+    return Denial(DenyReason.QUOTA, quota) if quota is not None and booked + size > quota else None
 
 
-def _moving(attachment: Attachment, lasting: dict[int, int]) -> int:
-    return attachment.allocated + attachment.wanted - lasting[attachment.client.id]
+def card_check(crowd: Crowd, size: int, movable: bool) -> Denial | None:
+    """The memory of others can make room, and every client can still have all of its own on the card at once. Memory
+    that can never be moved takes room from every client."""
+    own = crowd.own
+    if not crowd.makes_room:
+        fits = False
+    elif movable and own.oversize:
+        fits = own.size + size <= SIZE_MAX
+    elif movable:
+        fits = own.moving + size <= crowd.headroom
+    else:
+        fits = _largest((own, *crowd.others)) + size <= crowd.headroom
+    return None if fits else Denial(DenyReason.CARD, crowd.capacity)
 
 
-def host_check(attachment: Attachment, size: int, gpus: Iterable[GpuState], settings: Settings) -> Denial | None:
+def keep_check(crowd: Crowd, size: int) -> Denial | None:
+    """Bytes that a client has already may stay for good, unless another client could no longer have all of its own on
+    the card."""
+    fits = _largest(crowd.others) + size <= crowd.headroom
+    return None if fits else Denial(DenyReason.CARD, crowd.capacity)
+
+
+def host_check(crowd: Crowd) -> Denial | None:
     """What is allocated beyond the cards will lie in host memory."""
-    if (
-        settings.host_budget is None
-        or attachment.gpu.allocated + attachment.gpu.wanted + size <= attachment.gpu.capacity
-    ):
+    if crowd.host_budget is None or crowd.beyond <= crowd.host_budget:
         return None
-    beyond = 0
-    for gpu in gpus:
-        more = size if gpu is attachment.gpu else 0
-        beyond += max(0, gpu.allocated + gpu.wanted + more - gpu.capacity)
-    return Denial(DenyReason.HOST, settings.host_budget) if beyond > settings.host_budget else None
+    return Denial(DenyReason.HOST, crowd.host_budget)
 
 
-def admit(
-    attachment: Attachment, size: int, stays: bool, gpus: Iterable[GpuState], settings: Settings
-) -> Denial | None:
-    """None when the request may be granted, else why not; the quota first, because its owner can change it."""
-    denial = quota_check(attachment, size) or card_check(attachment, size, stays, settings)
-    return denial or host_check(attachment, size, gpus, settings)
+def _largest(holdings: Sequence[Holding]) -> int:
+    """The most bytes of one client that move and have to be on the card at once."""
+    return max((holding.moving for holding in holdings if not holding.oversize), default=0)

@@ -1,8 +1,8 @@
 """Capacity planning of a card: how many bytes all clients together may have allocated on it.
 
-Guarantees: what processes outside nvshare hold is nobody's to give. A declared size is taken at its word as long as
-there are none, and beside them never exceeds what they and the contexts leave; without one the reserve and every
-measured context come off what the card has, so that what is admitted also fits physically.
+Guarantees: what unmanaged processes hold is never given to clients. A declared size is taken at its word where there
+are no such processes, and never exceeds what they and the contexts leave. Without a declared size the reserve and every
+measured context come off the card, so that what is admitted also fits physically.
 """
 
 from __future__ import annotations

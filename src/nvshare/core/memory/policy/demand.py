@@ -1,17 +1,13 @@
-"""Demand for compute: which part of a card's time a client uses when nothing keeps it from doing so, as measured.
+"""Demand for compute: the part of a card's time that a client uses when nothing keeps it from doing so, as measured.
 
-Guarantees: where memory makes clients take turns, those whose turns overlap do not want more of the card's time than
-there is, as far as is known: side by side they would only be slower, by what time-slicing costs. One may always run.
-Who was not measured yet counts as busy.
+Guarantees: where memory makes clients take turns, clients whose turns overlap do not want more of the card's time than
+there is, as far as is known. Side by side they would only be slower, by what time-slicing costs. One client may always
+run. A client that was not measured yet counts as busy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from nvshare.core.state import Attachment
 
 WHOLE = 1.1  # of a card's time; measured demands are estimates
 SPAN = 2.0  # seconds that the moving average looks back
@@ -25,13 +21,11 @@ def measured(demand: float, used: float, seconds: float) -> float:
     return demand + (now - demand) * min(1.0, seconds / SPAN)
 
 
-def compatible(waiting: Sequence[Attachment], running: Iterable[Attachment]) -> list[Attachment]:
-    """The longest prefix of ``waiting`` that may run beside ``running`` and each other."""
-    wanted = [attachment.demand for attachment in running]
-    chosen: list[Attachment] = []
-    for attachment in waiting:
-        wanted.append(attachment.demand)
+def compatible(waiting: Sequence[float], running: Iterable[float]) -> int:
+    """How many of ``waiting``, from the first on, may run beside ``running`` and each other, by their demands."""
+    wanted = list(running)
+    for count, demand in enumerate(waiting):
+        wanted.append(demand)
         if len(wanted) > 1 and sum(wanted) > WHOLE:
-            break
-        chosen.append(attachment)
-    return chosen
+            return count
+    return len(waiting)

@@ -43,8 +43,8 @@ def longest_turn(settings: Settings) -> float:
 
 
 def typical(stalls: Sequence[float]) -> float:
-    """What a switch keeps a card from working, by the last ones: their mean without the longest. One that was held up
-    by something else, as the first often is, would make the turns after it too long."""
+    """Seconds in which a switch keeps a card from working, by the last ones: their mean without the longest. A switch
+    that something else held up, as the first often is, would make the turns after it too long."""
     if len(stalls) < 2:
         return stalls[0] if stalls else 0.0
     return (sum(stalls) - max(stalls)) / (len(stalls) - 1)

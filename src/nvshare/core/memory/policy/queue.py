@@ -1,8 +1,7 @@
 """First come, first served (FCFS), in sets that fit.
 
-Guarantees: the set is always a prefix of the order of arrival, so nobody is overtaken and nobody starves; it is never
-empty while the whole card is free; and its needs fit together into what is free. In serial mode every client needs the
-whole card, so the set is one.
+Guarantees: the set is a prefix of the order of arrival, so no client is overtaken and none starves. Its needs together
+fit into what is free. It is never empty while the whole card is free.
 """
 
 from __future__ import annotations
