@@ -237,7 +237,7 @@ class Scheduler:
     def _register(self, event: events.ClientRegistered) -> None:
         node = self._node
         if event.can_swap:
-            self._see_to_turns(event.client, event.gpus)
+            self._require_turns(event.client, event.gpus)
         name = self._members.of(event.process, event.client)
         is_new = name not in node.groups
         in_pod = event.process.pod is not None
@@ -270,7 +270,7 @@ class Scheduler:
             self._expel(event.client, *problem)
             return
         if client.can_swap:
-            self._see_to_turns(client.id, event.gpus)
+            self._require_turns(client.id, event.gpus)
         self._attach(client, event.gpus)
         self._resume(client, event.gpus)
 
@@ -315,7 +315,7 @@ class Scheduler:
         for attachment in client.gpus.values() if len(client.gpus) > 1 else ():
             attachment.gpu.gangs[client.id] = None
 
-    def _see_to_turns(self, client: int, gpus: Sequence[events.HeldGpu]) -> None:
+    def _require_turns(self, client: int, gpus: Sequence[events.HeldGpu]) -> None:
         """Memory that is not on its card must wait for a turn there, so there must be turns."""
         if not self._node.settings.anti_thrash and any(held.resident < held.allocated for held in gpus):
             self._log(Level.WARN, f"Anti-thrash is on again: memory of client {client:016x} is not on its GPU")

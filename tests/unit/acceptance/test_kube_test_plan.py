@@ -72,7 +72,7 @@ def test_commands_are_taken_by_the_programs(request_: Request, monkeypatch: pyte
         monkeypatch.setattr(module, "run", lambda *given: 0)
     for pod in plan.pods(request_):
         _, _, module_name, *arguments = pod.command
-        module = {"nvshare.bench.workloads": program, "nvshare.bench.workloads.grow": grow}[module_name]
+        module = {"nvshare.lab.workloads": program, "nvshare.lab.workloads.grow": grow}[module_name]
         assert module.main(arguments) == 0
 
 

@@ -19,14 +19,14 @@ SECONDS = {
 }
 NUMBERS = {
     "NVS_WINDOW_MAX": costs.FREE_WINDOW,
-    "NVS_CHUNK_BYTES": costs.CHUNK,
+    "nvs_chunk_bytes": costs.CHUNK,
     "UNIFIED_GRANULARITY": costs.GRANULE,
 }
 
 
 def defined(name: str) -> int:
-    """The number that a macro of the library stands for."""
-    pattern = re.compile(rf"^#define {name}\s+(.+?)\s*(?:/\*.*)?$", re.MULTILINE)
+    """The number that a macro or a constant of the library stands for."""
+    pattern = re.compile(rf"^(?:#define {name}\s+|const size_t {name} = )(.+?);?\s*(?:/\*.*)?$", re.MULTILINE)
     (text,) = {found for path in LIBRARY.rglob("*.[ch]") for found in pattern.findall(path.read_text())}
     plain = re.sub(r"\(size_t\)|(?<=\d)u(?:ll)?\b", "", text)
     for unit, count in UNITS.items():
