@@ -112,6 +112,7 @@ def _add_python(layer: Layer) -> Iterator[Path]:
     layer.copy(program, f"{_PYTHON}/bin/{version}")
     for name in ("python3", "python"):
         layer.link(f"{_PYTHON}/bin/{name}", version)
+    layer.link(f"{_PYTHON}/lib/{version}/dist-packages", "site-packages")  # where Debian's Python looks
     yield program
     stdlib = Path(sysconfig.get_path("stdlib"))
     for source in _files(stdlib):
