@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from core_world import World
-
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.settings import Priority, SliceEnd
+from tests.unit.core.core_world import World
 
 PAUSES = (0.0, 0.0, 0.0003, 0.002, 0.01, 0.03, 0.06, 0.3, 2.1)
 QUOTAS = (100, 1, 10, 30, 50, 80, 99)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from core_scene import GIB, A, B, Scene, process_in
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
@@ -13,6 +12,7 @@ from nvshare.core.compute.policy.regime import Kind
 from nvshare.core.compute.state import Delivered
 from nvshare.core.settings import Mode, Priority, SliceEnd
 from nvshare.core.snapshot import take
+from tests.unit.core.core_scene import GIB, A, B, Scene, process_in
 
 BUSY, TINY = 1.0, 0.2  # part of its time in which the card works for a client
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from core_scene import GIB, HOLDER, MIB, A, B, Scene, only
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.leases import GRACE
+from tests.unit.core.core_scene import GIB, HOLDER, MIB, A, B, Scene, only
 
 CARDS = (A, B, "GPU-c", "GPU-d")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from core_scene import GIB, A, Scene, only
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.policy.membership import Opened, Process, group_of, shared_group
+from tests.unit.core.core_scene import GIB, A, Scene, only
 
 RUN, INNER = Process(10, (10, 1)), Process(20, (20, 10, 1))
 OUTSIDE = Process(50, (50, 1))

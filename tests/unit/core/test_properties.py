@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from core_compute_world import ComputeWorld
-from core_world import STEP_RANGE, Step, World
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from tests.unit.core.core_compute_world import ComputeWorld
+from tests.unit.core.core_world import STEP_RANGE, Step, World
 
 number = st.integers(min_value=0, max_value=STEP_RANGE - 1)
 steps: st.SearchStrategy[list[Step]] = st.lists(st.tuples(number, number, number, number), min_size=15, max_size=60)

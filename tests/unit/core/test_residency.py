@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from core_scene import CARD, GIB, MIB, A, B, Scene, dropped, granted, only, pair, said, targets
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.settings import Mode, SwitchTime
+from tests.unit.core.core_scene import CARD, GIB, MIB, A, B, Scene, dropped, granted, only, pair, said, targets
 
 
 def hand_over(scene: Scene, holder: int, quantum: float = 30.0) -> list[c.Command]:

@@ -6,11 +6,11 @@ import json
 import os
 
 import pytest
-from daemon_node import GIB, OTHER, UID, Node, pod, told
 
 from nvshare.core.waiting import POD_WAIT
 from nvshare.daemon import pods
 from nvshare.wire import messages as wire
+from tests.unit.daemon.daemon_node import GIB, OTHER, UID, Node, pod, told
 
 
 @pytest.fixture

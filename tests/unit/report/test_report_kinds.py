@@ -14,7 +14,6 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from kube_evidence import BOTH, PARALLEL, REQUEST, seen
 
 from nvshare.acceptance.finding import Finding
 from nvshare.acceptance.stress.load import Outcome
@@ -34,6 +33,7 @@ from nvshare.model.run import ModelBackend
 from nvshare.report.page.compare import compared
 from nvshare.report.page.kinds import KINDS, NotAResult, recognised
 from nvshare.report.page.page import comparison_page, result_page
+from tests.unit.acceptance.kube_evidence import BOTH, PARALLEL, REQUEST, seen
 
 DATA = Path(__file__).parents[2] / "data"
 LOGS = sorted((DATA / "concurrency" / "two-cards").glob("*.log"))
