@@ -25,5 +25,5 @@ def test_any_sequence_of_events_keeps_every_invariant(sequence: list[Step]) -> N
 @pytest.mark.timeout(900)  # half a minute of computing; others may want the processor too
 @settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(steps)
-def test_compute_turns_in_any_sequence_keep_every_invariant(sequence: list[Step]) -> None:
+def test_compute_slices_in_any_sequence_keep_every_invariant(sequence: list[Step]) -> None:
     ComputeWorld().run(sequence)
