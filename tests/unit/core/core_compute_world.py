@@ -102,8 +102,8 @@ class ComputeWorld(World):
         found = []
         for (client, gpu), seat in self.seats.items():
             program = self.programs.get(client)
-            holds = program is not None and gpu in program.gpus and program.gpus[gpu].grant
-            if holds and not program.gpus[gpu].dropped and wanted(seat):
+            held = program.gpus.get(gpu) if program is not None else None
+            if held is not None and held.grant and not held.dropped and wanted(seat):
                 found.append((client, gpu, seat))
         return found
 

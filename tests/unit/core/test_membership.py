@@ -14,7 +14,7 @@ OUTSIDE = Process(50, (50, 1))
 
 
 def below(*ancestors: int, pid: int = 30, **facts: str) -> Process:
-    return Process(pid, (pid, *ancestors, 1), **facts)  # type: ignore[arg-type]
+    return Process(pid, (pid, *ancestors, 1), **facts)
 
 
 def holds(*leases: str, pid: int = 10, run: bool = False) -> dict[int, Opened]:

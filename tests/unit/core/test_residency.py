@@ -134,7 +134,7 @@ def test_chunks_that_left_make_room_for_chunks_that_come_both_at_once() -> None:
 
 def switch_slowly(scene: Scene, holder: int, waiter: int) -> list[c.Command]:
     """The holder drains for half a second and moves for a quarter; the answer to the waiter's last chunk."""
-    scene.pass_time(float(scene.gpu()["quantum_s"]))  # type: ignore[arg-type]
+    scene.pass_time(scene.gpu()["quantum_s"])
     scene.now += 0.5
     scene.release(holder, drain=0.5)
     scene.request(holder)
