@@ -44,8 +44,8 @@ OTHERS = ("example.com/step", "example.com/progress")
 
 def storm(pods: int, kubeconfig: str) -> None:
     """The API server: a phase on standard input says what of the pods changes."""
-    sys.path.insert(0, str(ROOT / "tests" / "kube"))
-    from doubles.api import ApiDouble
+    sys.path.insert(0, str(ROOT))
+    from tests.kube.doubles.api import ApiDouble
 
     os.nice(19)
     api = ApiDouble()
@@ -86,7 +86,7 @@ class Node:
         kubeconfig = directory / "kubeconfig"
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         ready, told = os.pipe()
-        self._processes = [
+        self._processes: list[subprocess.Popen[bytes] | subprocess.Popen[str]] = [
             subprocess.Popen(
                 [sys.executable, ENTRY_POINT, self.socket, self.gpu, str(CARD), str(told)],
                 pass_fds=(told,),

@@ -17,10 +17,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "unit" / "core")]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from core_compute_world import ComputeWorld  # noqa: E402
-from core_world import STEP_RANGE, Step, World  # noqa: E402
+from tests.unit.core.core_compute_world import ComputeWorld  # noqa: E402
+from tests.unit.core.core_world import STEP_RANGE, Step, World  # noqa: E402
 
 STEPS = (10, 80)  # shortest and longest sequence
 BATCH = 250

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,7 @@ from click.testing import CliRunner
 from nvshare.cli.bench import command
 from nvshare.report.kube import KIND, SOURCE, result
 from nvshare.report.page.kinds import stamped
-
-sys.path.insert(0, str(Path(__file__).parent / "acceptance"))
-
-from kube_evidence import BOTH, IN_TURNS, REQUEST, seen
+from tests.unit.acceptance.kube_evidence import BOTH, IN_TURNS, REQUEST, seen
 
 
 @pytest.fixture(scope="session")

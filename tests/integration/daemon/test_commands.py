@@ -50,6 +50,12 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+def next_line(process: subprocess.Popen[str]) -> str:
+    """The next line of its output."""
+    assert process.stdout
+    return process.stdout.readline()
+
+
 def ctl(scheduler, *arguments: str) -> tuple[int, str, str]:
     return finish(command("nvshare.cli.ctl", *arguments, NVSHARE_SOCK=str(scheduler.socket)))
 
@@ -73,7 +79,7 @@ class TestNvsharectl:
 
     def test_watch_ends_cleanly_with_ctrl_c(self, scheduler):
         process = command("nvshare.cli.ctl", "status", "--watch", "--json", NVSHARE_SOCK=str(scheduler.socket))
-        assert json.loads(process.stdout.readline())["gpus"]
+        assert json.loads(next_line(process))["gpus"]
         process.send_signal(signal.SIGINT)
         code, _, err = finish(process)
         assert (code, err) == (130, "")
@@ -82,7 +88,7 @@ class TestNvsharectl:
         process = command("nvshare.cli.ctl", "status", "--watch", NVSHARE_SOCK=str(scheduler.socket))
         pictures = 0
         while pictures < 2:
-            pictures += "GPU-" in process.stdout.readline()
+            pictures += "GPU-" in next_line(process)
         process.send_signal(signal.SIGINT)
         assert finish(process)[0] == 130
 
@@ -181,7 +187,7 @@ class TestRun:
         nested = [sys.executable, "-m", "nvshare", "run", "--mem", "3GiB", "--", "sh", "-c"]
         process = run(scheduler, "--mem", "1GiB", "--", *nested, "echo $NVSHARE_GPU_MEMORY_LIMIT; read x < /dev/zero")
         # THEN the inner one says that it does not count
-        assert process.stdout.readline() == f"{GIB}\n"
+        assert next_line(process) == f"{GIB}\n"
         inner = next(g["id"] for g in scheduler.status()["groups"] if g["id"] != f"run:{process.pid}")
         # AND a quota that is set for the inner one is set for both
         code, out, _ = ctl(scheduler, "set", "--run", inner.removeprefix("run:"), "--mem", "2GiB")
@@ -199,7 +205,7 @@ class TestRun:
 
     def test_group_lives_as_long_as_the_run(self, scheduler):
         process = run(scheduler, "--mem", "1GiB", "--name", "trial", "--", "sh", "-c", "echo up; read x < /dev/zero")
-        process.stdout.readline()
+        next_line(process)
         (group,) = scheduler.status()["groups"]
         assert (group["id"], group["label"], group["mem_limit"]) == (f"run:{process.pid}", "trial", GIB)
         process.terminate()
@@ -208,7 +214,7 @@ class TestRun:
 
     def test_group_is_opened_again_when_the_scheduler_comes_back(self, scheduler):
         process = run(scheduler, "--mem", "1GiB", "--", "sh", "-c", "echo up; read x < /dev/zero")
-        process.stdout.readline()
+        next_line(process)
         scheduler.kill()
         scheduler.start()
         status = scheduler.wait_until(lambda status: status["groups"])
@@ -223,9 +229,9 @@ class TestRun:
         scheduler.wait_until(lambda status: any(client["state"] == "waiting" for client in status["clients"]))
         # WHEN it is interrupted THEN the second time it is told to end, and the third time it is made to
         process.send_signal(signal.SIGINT)
-        assert process.stdout.readline() == "INT\n"
+        assert next_line(process) == "INT\n"
         process.send_signal(signal.SIGINT)
-        assert process.stdout.readline() == "TERM\n"
+        assert next_line(process) == "TERM\n"
         process.send_signal(signal.SIGINT)
         code, out, err = finish(process)
         assert (code, out) == (128 + signal.SIGKILL, "")
@@ -235,10 +241,10 @@ class TestRun:
         # Without a buffer, which could be in use when the next one comes.
         script = "import os, signal\nsignal.signal(2, lambda *_: os.write(1, b'INT\\n'))\n" + FOREVER
         process = run(scheduler, "--", sys.executable, "-c", script)
-        assert process.stdout.readline() == "up\n"
+        assert next_line(process) == "up\n"
         for _ in range(4):
             process.send_signal(signal.SIGINT)
-            assert process.stdout.readline() == "INT\n"
+            assert next_line(process) == "INT\n"
         process.terminate()
         assert finish(process)[0] == 128 + signal.SIGTERM
 

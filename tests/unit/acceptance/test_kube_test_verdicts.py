@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kube_evidence import (
+
+from nvshare.acceptance.kube_test.evidence import Evidence, pod_state, status_of
+from nvshare.acceptance.kube_test.holding import holdings, meetings, switches
+from nvshare.acceptance.kube_test.logs import lines, pod_log, scheduler_log
+from nvshare.acceptance.kube_test.plan import MIB, Request
+from nvshare.acceptance.kube_test.verdicts import judge
+from nvshare.bench.workloads.spec import WORKLOADS
+from nvshare.report.kube import KIND, SOURCE, NoBaseline, read_baseline, result
+from nvshare.report.page.kinds import stamped
+from tests.unit.acceptance.kube_evidence import (
     BOTH,
     CARDS,
     GIB,
@@ -27,15 +36,6 @@ from kube_evidence import (
     said_by,
     seen,
 )
-
-from nvshare.acceptance.kube_test.evidence import Evidence, pod_state, status_of
-from nvshare.acceptance.kube_test.holding import holdings, meetings, switches
-from nvshare.acceptance.kube_test.logs import lines, pod_log, scheduler_log
-from nvshare.acceptance.kube_test.plan import MIB, Request
-from nvshare.acceptance.kube_test.verdicts import judge
-from nvshare.bench.workloads.spec import WORKLOADS
-from nvshare.report.kube import KIND, SOURCE, NoBaseline, read_baseline, result
-from nvshare.report.page.kinds import stamped
 
 
 def verdicts(request: Request, evidence: Evidence) -> dict[str, bool | None]:

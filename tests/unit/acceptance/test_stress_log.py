@@ -20,7 +20,8 @@ class Meter:
 
 
 def test_every_card_has_its_line(tmp_path: Path) -> None:
-    path, lost = tmp_path / "log.csv", []
+    path = tmp_path / "log.csv"
+    lost: list[str] = []
     path.write_text("of an earlier run\n")
     with gpu_log(path, Meter(), ("a", "b"), lost.append):
         pass

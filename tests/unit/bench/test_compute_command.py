@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from nvshare.bench.compute import bench as compute
+from nvshare.bench import venues
+from nvshare.bench.compute import live
 from nvshare.bench.compute.rows import Row
+from nvshare.bench.compute.scenarios import PARTS
 from nvshare.bench.compute.stage import Rehearsal
 from nvshare.bench.processes import Venue
 from nvshare.bench.worker import WorkerFailed
@@ -38,9 +41,9 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> Iterator[Rehearsal]:
         yield Rehearsed(seconds, start, mps=None if with_mps else "none")
 
-    monkeypatch.setattr(bench_command.venues, "chosen", venue)
-    monkeypatch.setattr(compute.live, "on", stage)
-    monkeypatch.setattr(compute.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(venues, "chosen", venue)
+    monkeypatch.setattr(live, "on", stage)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
 
 
 class Rehearsed(Rehearsal):
@@ -96,7 +99,7 @@ def test_a_worker_that_fails_ends_its_part_and_not_the_others(tmp_path: Path, mo
         yield Row("quotas", "add alone", ok=True)
         raise WorkerFailed("the worker add 1 (nvshare) ended: no memory")
 
-    monkeypatch.setitem(compute.PARTS, "quotas", fails)
+    monkeypatch.setitem(PARTS, "quotas", fails)
     monkeypatch.setattr(bench_command, "scene_seconds", lambda *_: 1.0)
     target = tmp_path / "result.json"
     result = bench("--sim", "H200", "--only", "quotas,change", "--json", str(target))
@@ -112,7 +115,7 @@ def test_a_run_that_is_cut_short_keeps_what_it_found(tmp_path: Path, monkeypatch
         yield Row("quotas", "add alone", ok=True)
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(compute.PARTS, "quotas", interrupted)
+    monkeypatch.setitem(PARTS, "quotas", interrupted)
     monkeypatch.setattr(bench_command, "scene_seconds", lambda *_: 1.0)
     target = tmp_path / "result.json"
     result = bench("--sim", "H200", "--only", "quotas", "--json", str(target))
@@ -154,8 +157,8 @@ def test_a_real_card_without_pytorch_is_refused_before_anything_starts(monkeypat
         "nvshare.cli.bench.venues.real",
         lambda *_: contextlib.nullcontext(Venue("gpu", "1 x H200", ("GPU-1",), Path("/none"), {})),
     )
-    monkeypatch.setattr(compute.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(compute.live, "on", lambda *_: pytest.fail("it started"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(live, "on", lambda *_: pytest.fail("it started"))
     result = bench("--real")
     assert result.exit_code == 1
     assert "install torch" in result.output

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -238,7 +239,7 @@ def test_quotas_are_judged_over_whole_windows_after_a_whole_start() -> None:
 
 def test_a_launch_bound_task_is_compared_with_a_native_one_that_has_its_core_in_the_pauses() -> None:
     stage = Rehearsal(8.0, 2.0)
-    found = [row for row in played("quotas", stage) if row.what == f"{LAUNCH} alone"]
+    found: list[Any] = [row for row in played("quotas", stage) if row.what == f"{LAUNCH} alone"]
     assert [(row.quotas, row.delivered, row.ok) for row in found] == [
         ((quota,), (pytest.approx(quota / 100),), True) for quota in (25, 50, 75)
     ]

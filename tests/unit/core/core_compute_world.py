@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from core_world import World
-
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.settings import Priority, SliceEnd
+from tests.unit.core.core_world import World
 
 PAUSES = (0.0, 0.0, 0.0003, 0.002, 0.01, 0.03, 0.06, 0.3, 2.1)
 QUOTAS = (100, 1, 10, 30, 50, 80, 99)
@@ -103,8 +102,8 @@ class ComputeWorld(World):
         found = []
         for (client, gpu), seat in self.seats.items():
             program = self.programs.get(client)
-            holds = program is not None and gpu in program.gpus and program.gpus[gpu].grant
-            if holds and not program.gpus[gpu].dropped and wanted(seat):
+            held = program.gpus.get(gpu) if program is not None else None
+            if held is not None and held.grant and not held.dropped and wanted(seat):
                 found.append((client, gpu, seat))
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
@@ -20,6 +20,7 @@ CARD = 16 * GIB
 HOLDER = Process(77, (77,))  # of leases
 
 C = TypeVar("C", bound=c.Command)
+MemoryAnswer = c.GrantMemory | c.DenyMemory | c.HoldMemory
 
 
 @dataclass
@@ -159,8 +160,9 @@ class Scene:
                 oversize=oversize,
             )
         )
-        for attachment in self.scheduler._node.clients[client].gpus.values() if self.demand is not None else ():
-            attachment.demand = self.demand
+        if self.demand is not None:
+            for attachment in self.scheduler._node.clients[client].gpus.values():
+                attachment.demand = self.demand
         return answer
 
     def mover(self, client: int, *sizes: int, gpus: tuple[str, ...] = (A,), works: bool = False) -> list[c.Command]:
@@ -229,19 +231,17 @@ class Scene:
         number = self.grants[client, gpu] if grant is None else grant
         return self.send(e.LockReleased(self.now, client, gpu, number, stuck, drain))
 
-    def allocate(self, client: int, size: int, gpu: str = A, stays: bool = False) -> c.Command:
+    def allocate(self, client: int, size: int, gpu: str = A, stays: bool = False) -> MemoryAnswer:
         self.requests += 1
         answer = self.send(e.MemoryRequested(self.now, client, gpu, self.requests, size, stays))
         return next(
-            command
-            for command in only(answer, (c.GrantMemory, c.DenyMemory, c.HoldMemory))
-            if command.request == self.requests
+            command for command in answer if isinstance(command, MemoryAnswer) and command.request == self.requests
         )
 
-    def keep(self, client: int, size: int, gpu: str = A) -> c.Command:
+    def keep(self, client: int, size: int, gpu: str = A) -> c.KeepMemory | c.DenyMemory:
         self.requests += 1
         answer = self.send(e.MemoryKept(self.now, client, gpu, self.requests, size))
-        return next(iter(only(answer, (c.KeepMemory, c.DenyMemory))))
+        return next(command for command in answer if isinstance(command, c.KeepMemory | c.DenyMemory))
 
     def report(self, client: int, released: int, resident: int = 0, host: int = 0, gpu: str = A) -> list[c.Command]:
         return self.send(e.MemoryUpdated(self.now, client, gpu, released, resident, host))
@@ -278,7 +278,7 @@ class Scene:
         view = next(view for view in clients if view.id == f"{client:016x}")
         return next(attachment.waiting_for for attachment in view.gpus if attachment.uuid == gpu)
 
-    def gpu(self, uuid: str = A) -> dict[str, object]:
+    def gpu(self, uuid: str = A) -> dict[str, Any]:
         return next(view for view in self.scheduler.snapshot(self.now).to_dict()["gpus"] if view["uuid"] == uuid)
 
 

@@ -16,15 +16,14 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 
-from core_programs import Held, Program
-from core_scene import process_in
-
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.invariants import InvariantBroken
 from nvshare.core.scheduler import Scheduler
 from nvshare.core.settings import SIZE_MAX, DenyReason, Mode, Priority, Settings, SwitchTime
 from nvshare.core.state import NO_TARGET
+from tests.unit.core.core_programs import Held, Program
+from tests.unit.core.core_scene import process_in
 
 Step = tuple[int, int, int, int]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from core_scene import GIB, A, B, Scene, process_in
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
@@ -13,19 +13,20 @@ from nvshare.core.compute.policy.regime import Kind
 from nvshare.core.compute.state import Delivered
 from nvshare.core.settings import Mode, Priority, SliceEnd
 from nvshare.core.snapshot import take
+from tests.unit.core.core_scene import GIB, A, B, C, Scene, process_in
 
 BUSY, TINY = 1.0, 0.2  # part of its time in which the card works for a client
 
 
-def of(answer: Sequence[c.Command], *kinds: type[c.Command]) -> list[c.Command]:
+def of(answer: Sequence[c.Command], *kinds: type[C]) -> list[C]:
     return [command for command in answer if isinstance(command, kinds)]
 
 
 class Stage(Scene):
     """A scene whose clients run on card A and speak about slices."""
 
-    def start(self, client: int, *gpus: str, **limits: object) -> list[c.Command]:
-        answer = self.register(client, *gpus, **limits)
+    def start(self, client: int, *gpus: str, **options: Any) -> list[c.Command]:
+        answer = self.register(client, *gpus, **options)
         return answer + self.request(client)
 
     def use(self, *clients: int) -> list[c.Command]:
@@ -50,7 +51,8 @@ class Stage(Scene):
         slice = self.scheduler._node.clients[client].gpus[A].compute.slice
         return 0 if slice is None else slice.number
 
-    def attachment(self, client: int):
+    def attachment(self, client: int) -> Any:
+        """The client on card A. Any: where a slice or a book is missing, the test fails by itself."""
         return self.scheduler._node.clients[client].gpus[A]
 
 
@@ -746,8 +748,10 @@ def test_while_the_host_of_one_hesitates_others_have_their_slice_early_and_later
     assert [slice.client for slice in early] == [2]
     assert early[0].length == pytest.approx((credit + 0.007) / 0.9)
     # AND no second one, but when its credit is due, within a quarter of a second
-    stage.pass_time(early[0].length)
-    assert not of(stage.over(2, early[0].length), c.GiveSlice)
+    length = early[0].length
+    assert length is not None
+    stage.pass_time(length)
+    assert not of(stage.over(2, length), c.GiveSlice)
     assert not of(stage.pass_time(0.2), c.GiveSlice)
     assert [slice.client for slice in of(stage.pass_time(0.05), c.GiveSlice)] == [2]
 

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from core_scene import CARD, GIB, A, B, Scene, dropped, granted
-
 from nvshare.core import events as e
 from nvshare.core.settings import Mode
+from tests.unit.core.core_scene import CARD, GIB, A, B, Scene, dropped, granted
 
 G = 9  # the client that uses both cards
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from core_scene import CARD, GIB, A, B, Scene, dropped, only, pair, said, targets
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.settings import DenyReason, Mode
+from tests.unit.core.core_scene import CARD, GIB, A, B, Scene, dropped, only, pair, said, targets
 
 
 def test_a_waiting_client_is_granted_memory_that_comes_into_being_with_its_turn() -> None:

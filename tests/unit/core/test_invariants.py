@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from core_scene import GIB, HOLDER, A, B, Scene, process_in
 
 from nvshare.core import events as e
 from nvshare.core.events import HeldGpu
@@ -13,6 +12,7 @@ from nvshare.core.invariants import INVARIANTS, InvariantBroken
 from nvshare.core.policy.membership import Opened
 from nvshare.core.settings import Mode
 from nvshare.core.state import HeldRequest, Lease, Node, Standing, WaitingRegistration
+from tests.unit.core.core_scene import GIB, HOLDER, A, B, Scene, process_in
 
 
 def busy_scene() -> Scene:

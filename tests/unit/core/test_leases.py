@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from core_scene import GIB, HOLDER, MIB, A, B, Scene, only
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.leases import GRACE
+from tests.unit.core.core_scene import GIB, HOLDER, MIB, A, B, Scene, only
 
 CARDS = (A, B, "GPU-c", "GPU-d")
 
@@ -20,9 +20,16 @@ def lease(scene: Scene, name: str, **wish: Any) -> tuple[str, ...] | str | None:
     return outcome(scene.send(e.LeaseRequested(scene.now, name, HOLDER, **wish)), name)
 
 
+def cards_of_lease(scene: Scene, name: str, **wish: Any) -> tuple[str, ...]:
+    """Ask for a lease that is granted at once: its cards."""
+    cards = lease(scene, name, **wish)
+    assert isinstance(cards, tuple), cards
+    return cards
+
+
 def outcome(answer: list[c.Command], name: str) -> tuple[str, ...] | str | None:
-    for command in only(answer, (c.LeaseGranted, c.LeaseRefused)):
-        if command.lease == name:
+    for command in answer:
+        if isinstance(command, c.LeaseGranted | c.LeaseRefused) and command.lease == name:
             return command.gpus if isinstance(command, c.LeaseGranted) else command.reason
     return None
 
@@ -39,7 +46,7 @@ def view(scene: Scene, name: str) -> dict[str, Any]:
 
 def test_twelve_leases_on_four_cards_are_three_each() -> None:
     scene = Scene(gpus=CARDS)
-    cards = [lease(scene, str(number), mem=GIB, cores=25) for number in range(12)]
+    cards = [cards_of_lease(scene, str(number), mem=GIB, cores=25) for number in range(12)]
     assert sorted(cards) == sorted([(card,) for card in CARDS] * 3)
 
 

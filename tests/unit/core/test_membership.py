@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from core_scene import GIB, A, Scene, only
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.policy.membership import Opened, Process, group_of, shared_group
+from tests.unit.core.core_scene import GIB, A, Scene, only
 
 RUN, INNER = Process(10, (10, 1)), Process(20, (20, 10, 1))
 OUTSIDE = Process(50, (50, 1))
 
 
 def below(*ancestors: int, pid: int = 30, **facts: str) -> Process:
-    return Process(pid, (pid, *ancestors, 1), **facts)  # type: ignore[arg-type]
+    return Process(pid, (pid, *ancestors, 1), **facts)
 
 
 def holds(*leases: str, pid: int = 10, run: bool = False) -> dict[int, Opened]:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from core_scene import GIB, MIB, A, B, Scene, only, process_in, said, to_clients
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.settings import SIZE_MAX, DenyReason, Priority
+from tests.unit.core.core_scene import GIB, MIB, A, B, Scene, only, process_in, said, to_clients
 
 
 def test_granted_bytes_count_at_once_and_the_card_bounds_all_clients_together() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from core_scene import GIB, A, Scene, only, said, to_clients
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.snapshot import GroupView
+from tests.unit.core.core_scene import GIB, A, Scene, only, said, to_clients
 
 POD = "pod:uid-1"
 

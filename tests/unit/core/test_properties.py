@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from core_compute_world import ComputeWorld
-from core_world import STEP_RANGE, Step, World
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from tests.unit.core.core_compute_world import ComputeWorld
+from tests.unit.core.core_world import STEP_RANGE, Step, World
 
 number = st.integers(min_value=0, max_value=STEP_RANGE - 1)
 steps: st.SearchStrategy[list[Step]] = st.lists(st.tuples(number, number, number, number), min_size=15, max_size=60)
@@ -24,5 +25,5 @@ def test_any_sequence_of_events_keeps_every_invariant(sequence: list[Step]) -> N
 @pytest.mark.timeout(900)  # half a minute of computing; others may want the processor too
 @settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(steps)
-def test_compute_turns_in_any_sequence_keep_every_invariant(sequence: list[Step]) -> None:
+def test_compute_slices_in_any_sequence_keep_every_invariant(sequence: list[Step]) -> None:
     ComputeWorld().run(sequence)

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from core_scene import GIB, MIB, A, B, Scene, granted, only, said, to_clients
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.compute.terms import NOBODY_ELSE
 from nvshare.core.settings import MAX_GPUS, SIZE_MAX, Mode
+from tests.unit.core.core_scene import GIB, MIB, A, B, Scene, granted, only, said, to_clients
 
 
 def test_a_client_is_answered_with_sched_on_then_its_limits() -> None:

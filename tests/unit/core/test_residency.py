@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from core_scene import CARD, GIB, MIB, A, B, Scene, dropped, granted, only, pair, said, targets
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.settings import Mode, SwitchTime
+from tests.unit.core.core_scene import CARD, GIB, MIB, A, B, Scene, dropped, granted, only, pair, said, targets
 
 
 def hand_over(scene: Scene, holder: int, quantum: float = 30.0) -> list[c.Command]:
@@ -134,7 +134,7 @@ def test_chunks_that_left_make_room_for_chunks_that_come_both_at_once() -> None:
 
 def switch_slowly(scene: Scene, holder: int, waiter: int) -> list[c.Command]:
     """The holder drains for half a second and moves for a quarter; the answer to the waiter's last chunk."""
-    scene.pass_time(float(scene.gpu()["quantum_s"]))  # type: ignore[arg-type]
+    scene.pass_time(scene.gpu()["quantum_s"])
     scene.now += 0.5
     scene.release(holder, drain=0.5)
     scene.request(holder)

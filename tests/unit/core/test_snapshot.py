@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import json
 
-from core_scene import GIB, MIB, A, B, Scene, only, said
-
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.settings import Mode, Priority, SwitchTime
+from tests.unit.core.core_scene import GIB, MIB, A, B, Scene, only, said
 
 
 def test_the_snapshot_has_exactly_the_documented_fields() -> None:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from core_scene import GIB, A, Scene, dropped, granted, only, said, to_clients
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.settings import Mode
+from tests.unit.core.core_scene import GIB, A, Scene, dropped, granted, only, said, to_clients
 
 
 def serial(*clients: int, quantum: float = 30.0) -> Scene:

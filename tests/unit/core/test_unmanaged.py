@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from core_scene import GIB, MIB, A, Scene, only, said, to_clients
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.memory.policy.capacity import capacity
 from nvshare.core.memory.policy.residency import Claim, Stake, steps
 from nvshare.core.settings import Mode
+from tests.unit.core.core_scene import GIB, MIB, A, Scene, only, said, to_clients
 
 
 def test_what_outsiders_hold_is_not_given_to_tasks_and_comes_back_when_they_go() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from core_scene import GIB, MIB, A, B, Scene, only, said, to_clients
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.policy.membership import Process
 from nvshare.core.waiting import MAX_REQUESTS, POD_WAIT, SAMPLE_WAIT
+from tests.unit.core.core_scene import GIB, MIB, A, B, Scene, only, said, to_clients
 
 POD = e.Pod("uid", "default", "trainer", mem=GIB)
 

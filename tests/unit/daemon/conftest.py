@@ -6,9 +6,7 @@ import heapq
 import itertools
 import queue
 import socket
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +18,6 @@ from nvshare.daemon.server import Daemon
 from nvshare.gpu.cards import Card, ProcessMemory
 from nvshare.wire import messages as wire
 from nvshare.wire.codec import Decoder
-
-sys.path.insert(0, str(Path(__file__).parent))  # the helpers beside these tests
 
 GIB = 1 << 30
 GPUS = tuple(f"GPU-00000000-0000-0000-0000-{index:012d}" for index in range(2))

@@ -11,11 +11,17 @@ import json
 import logging
 import os
 import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
 from nvshare.daemon import identity
+from nvshare.daemon.connection import ClientConnection
 from nvshare.wire import messages as wire
+
+if TYPE_CHECKING:
+    from tests.unit.daemon.conftest import InMemory, KeepingTransport
 
 SOAK = bool(os.environ.get("NVSHARE_SOAK"))
 SEEDS = range(20240917, 20240922 if SOAK else 20240918)
@@ -25,24 +31,22 @@ PER_CONNECTION = 200
 MAX_CONNECTIONS_AT_ONCE = 8
 GPUS = tuple(f"GPU-00000000-0000-0000-0000-{index:012d}" for index in range(2))
 INTERESTING = (0, 1, 2, 7, 15, 16, 255, 4096, 1 << 20, 1 << 30, 1 << 31, (1 << 32) - 1, 1 << 56, 1 << 63, (1 << 64) - 1)
-CONTROL_BODIES = tuple(
-    json.dumps(body).encode()
-    for body in (
-        {"op": "set", "mode": "serial"},
-        {"op": "set", "mode": "auto"},
-        {"op": "set", "anti_thrash": False},
-        {"op": "set", "anti_thrash": True},
-        {"op": "set", "quantum": 5},
-        {"op": "limit", "target": {"pid": os.getpid()}, "mem": 1 << 30},
-        {"op": "limit", "target": {"pid": os.getpid()}, "mem": None, "cores": 50},
-        {"op": "run", "label": "x"},
-        {"op": "lease", "mem": 1 << 30, "cores": 25},
-        {"op": "lease", "cores": 100, "gpus": 2},
-        {"op": "lease", "gpus": 1, "again": {"id": "0123456789abcdef", "gpus": [GPUS[0]]}},
-        {"op": "nonsense"},
-        [],
-    )
+REQUESTS: tuple[object, ...] = (
+    {"op": "set", "mode": "serial"},
+    {"op": "set", "mode": "auto"},
+    {"op": "set", "anti_thrash": False},
+    {"op": "set", "anti_thrash": True},
+    {"op": "set", "quantum": 5},
+    {"op": "limit", "target": {"pid": os.getpid()}, "mem": 1 << 30},
+    {"op": "limit", "target": {"pid": os.getpid()}, "mem": None, "cores": 50},
+    {"op": "run", "label": "x"},
+    {"op": "lease", "mem": 1 << 30, "cores": 25},
+    {"op": "lease", "cores": 100, "gpus": 2},
+    {"op": "lease", "gpus": 1, "again": {"id": "0123456789abcdef", "gpus": [GPUS[0]]}},
+    {"op": "nonsense"},
+    [],
 )
+CONTROL_BODIES = tuple(json.dumps(request).encode() for request in REQUESTS)
 
 
 class Mischief:
@@ -105,8 +109,13 @@ class Mischief:
     def _register(self) -> bytes:
         chance = self._chance
         gpus = tuple(wire.GpuEntry(gpu) for gpu in chance.sample(GPUS, chance.randrange(1, 3)))
-        limits = {"mem_limit": chance.choice(INTERESTING), "core_limit": chance.randrange(120)}
-        return wire.Register(gpus, previous_id=chance.randrange(3), name="fuzz", **limits).pack()
+        return wire.Register(
+            gpus,
+            mem_limit=chance.choice(INTERESTING),
+            core_limit=chance.randrange(120),
+            previous_id=chance.randrange(3),
+            name="fuzz",
+        ).pack()
 
     def _mutated(self, payload: bytes) -> bytes:
         if not payload:
@@ -119,7 +128,9 @@ class Mischief:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_and_mutated_frames_harm_nobody(in_memory, monkeypatch, seed):
+def test_random_and_mutated_frames_harm_nobody(
+    in_memory: Callable[..., InMemory], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     # GIVEN a daemon (asking the kernel a million times who we are would only take long), and strangers
     monkeypatch.setattr(identity, "pod_of", lambda pid: None)
     monkeypatch.setattr(identity, "ancestry", lambda pid: (pid,))
@@ -127,7 +138,7 @@ def test_random_and_mutated_frames_harm_nobody(in_memory, monkeypatch, seed):
     logging.getLogger("nvshare").setLevel(logging.CRITICAL)
     node = in_memory()
     chance = random.Random(seed)
-    peers: list[tuple[Mischief, object, object]] = []
+    peers: list[tuple[Mischief, ClientConnection, KeepingTransport]] = []
     # WHEN they send frame after frame
     for number in range(FRAMES):
         if len(peers) < MAX_CONNECTIONS_AT_ONCE and (not peers or chance.random() < 0.05):

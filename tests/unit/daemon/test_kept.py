@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import pytest
-from daemon_node import GIB, GPUS, OTHER, UID, Node, pod, told
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from nvshare.daemon import identity, kept, keptfile, operators
 from nvshare.daemon.control import ControlError
 from nvshare.daemon.kept import KeptGroup, KeptSetting, Owner, Quotas
 from nvshare.wire import messages as wire
+from tests.unit.daemon.daemon_node import GIB, GPUS, OTHER, UID, Node, pod, told
 
 ME = os.getpid()
 

@@ -6,11 +6,12 @@ import json
 import os
 
 import pytest
-from daemon_node import GIB, OTHER, UID, Node, pod, told
 
+from nvshare.core.events import Event
 from nvshare.core.waiting import POD_WAIT
 from nvshare.daemon import pods
 from nvshare.wire import messages as wire
+from tests.unit.daemon.daemon_node import GIB, OTHER, UID, Node, pod, told
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_many_pods_are_carried_out_in_small_steps_with_others_in_between(node):
 def test_what_did_not_change_costs_no_event(node, monkeypatch):
     watcher = node.connect()
     told(node, watcher, pods=[pod(cores=30)], whole=True)
-    events = []
+    events: list[Event] = []
     monkeypatch.setattr(node._node.daemon, "dispatch", events.append)
     told(node, watcher, pods=[pod(cores=30)], whole=True)
     assert events == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -18,8 +19,8 @@ TINY = ComputeTask(kernel=3e-6, gap=10e-6)
 POINT = 0.01
 
 
-def delivered(*tasks: ComputeTask, **options: float) -> list[float]:
-    return [task.delivered for task in run(tasks, **options).tasks]
+def delivered(*tasks: ComputeTask, seconds: float = 8.0, changes: Sequence[QuotaChange] = ()) -> list[float]:
+    return [task.delivered for task in run(tasks, seconds=seconds, changes=changes).tasks]
 
 
 def with_quotas(task: ComputeTask, *quotas: int) -> list[ComputeTask]:
@@ -148,10 +149,10 @@ def test_after_two_hundred_changes_of_quota_everybody_had_what_its_quotas_came_t
     rng = random.Random(7)
     changes = [QuotaChange(0.3 * step + 0.5, rng.randrange(4), rng.randint(1, 100)) for step in range(200)]
     quotas, promised, before = [25] * 4, [0.0] * 4, 2.0
-    for at, task, quota in [*((change.at, change.task, change.quota) for change in changes), (62.0, 0, 0)]:
+    for at, changed, quota in [*((change.at, change.task, change.quota) for change in changes), (62.0, 0, 0)]:
         for index in range(4):
             promised[index] += quotas[index] / max(100, sum(quotas)) * max(0.0, at - before)
-        before, quotas[task] = max(before, at), quota
+        before, quotas[changed] = max(before, at), quota
     got = run(with_quotas(BUSY, *[25] * 4), seconds=60.0, changes=changes).tasks
     for task, share in zip(got, promised, strict=True):
         assert share / 60 - 1.5 * POINT <= task.delivered <= share / 60 + POINT

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from nvshare.bench import eviction, swap
-from nvshare.bench.eviction import CASES, DECLARED, GIB, kernel_bytes, sized
+from nvshare.bench.columns import GIB
+from nvshare.bench.eviction import CASES, DECLARED, kernel_bytes, sized
 from nvshare.bench.linkspeed import LinkSpeed
 from nvshare.bench.mission import Mission, Row
 from nvshare.bench.outcome import RunPlan, TaskPlan, Timeline, ignore_progress

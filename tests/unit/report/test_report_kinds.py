@@ -14,19 +14,19 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from kube_evidence import BOTH, PARALLEL, REQUEST, seen
 
 from nvshare.acceptance.finding import Finding
+from nvshare.acceptance.kube_test.run import KubeTest
 from nvshare.acceptance.stress.load import Outcome
 from nvshare.acceptance.stress.run import Plan, Report
 from nvshare.acceptance.stress.scene import Scene
 from nvshare.bench import venues
-from nvshare.bench.compute import bench as compute_bench
+from nvshare.bench.compute import live
 from nvshare.bench.compute.stage import Rehearsal
 from nvshare.bench.history import CardHistory, TaskHistory
 from nvshare.bench.processes import Venue
 from nvshare.bench.spans import Span
-from nvshare.cli import demo, kube_test, stress, verify
+from nvshare.cli import demo, stress, verify
 from nvshare.cli.main import main
 from nvshare.gpu.profiles import parse_node
 from nvshare.launch.address import Address, Cards
@@ -34,6 +34,7 @@ from nvshare.model.run import ModelBackend
 from nvshare.report.page.compare import compared
 from nvshare.report.page.kinds import KINDS, NotAResult, recognised
 from nvshare.report.page.page import comparison_page, result_page
+from tests.unit.acceptance.kube_evidence import BOTH, PARALLEL, REQUEST, seen
 
 DATA = Path(__file__).parents[2] / "data"
 LOGS = sorted((DATA / "concurrency" / "two-cards").glob("*.log"))
@@ -54,7 +55,7 @@ def _demo(change: Change) -> None:
 def _compute(change: Change) -> None:
     """Every scene is played in no time."""
     change(venues, "chosen", lambda *_: contextlib.nullcontext(TESTBED))
-    change(compute_bench.live, "on", lambda *_, **__: contextlib.nullcontext(_Rehearsed(2.0, 0.5, mps="none")))
+    change(live, "on", lambda *_, **__: contextlib.nullcontext(_Rehearsed(2.0, 0.5, mps="none")))
 
 
 class _Rehearsed(Rehearsal):
@@ -69,7 +70,10 @@ def _verify(change: Change) -> None:
 
 def _stress(change: Change) -> None:
     def carry_out(title: str, plan: Plan, scene: Scene, watchers: object) -> Report:
-        workers = [{"worker": 0, "ok": True, "ops": 80, "seconds": 2.0, "uuid": "GPU-1"}, {"worker": 1, "ok": False}]
+        workers: list[dict[str, Any]] = [
+            {"worker": 0, "ok": True, "ops": 80, "seconds": 2.0, "uuid": "GPU-1"},
+            {"worker": 1, "ok": False},
+        ]
         held = TaskHistory("0", ((0.0, 2.0),), ((0.0, 1 << 20, 0),))
         load = Outcome(workers, [0.1], 50, [49.0], (CardHistory("GPU-1", 0, 1 << 30, 2.0, 0.5, (held, held)),))
         verdicts = (
@@ -85,7 +89,7 @@ def _stress(change: Change) -> None:
 
 
 def _kube_test(change: Change) -> None:
-    change(kube_test.KubeTest, "run", lambda self: seen(REQUEST, BOTH, PARALLEL))
+    change(KubeTest, "run", lambda self: seen(REQUEST, BOTH, PARALLEL))
 
 
 MODEL = ("--model", "A100-40G")
@@ -206,7 +210,7 @@ def leaves(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [(*way, key) for key, _ in inner] + [path for key, entry in inner for path in leaves(entry, (*way, key))]
 
 
-WRONG = (None, True, 0, -1, 1e300, 10**30, -0.5, "", "text", [], [0], [[0.0, 0.0]], {}, {"a": 1})
+WRONG: tuple[object, ...] = (None, True, 0, -1, 1e300, 10**30, -0.5, "", "text", [], [0], [[0.0, 0.0]], {}, {"a": 1})
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -32,8 +32,9 @@ class Misled(Scheduler):
 
 
 def _misled(rewrite: Rewrite, start_mode: Mode | None = None) -> None:
-    told = {"rewrite": staticmethod(rewrite), "start_mode": start_mode}
-    serve.Scheduler = type("Broken", (Misled,), told)  # type: ignore[misc,assignment]
+    Misled.rewrite = staticmethod(rewrite)
+    Misled.start_mode = start_mode
+    serve.Scheduler = Misled  # type: ignore[attr-defined, assignment]
 
 
 def always_parallel() -> None:
@@ -70,7 +71,7 @@ def all_on_one_card() -> None:
     ) -> tuple[str, ...] | None:
         return tuple(sorted(among)[:count])
 
-    leases.place = place
+    leases.place = place  # type: ignore[attr-defined]
 
 
 def change_ignored() -> None:
