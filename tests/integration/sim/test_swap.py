@@ -388,7 +388,7 @@ print(d.elapsed(marks[0], marks[2]) / 0.6)
 
 
 def test_pinning_and_mapping_take_no_less_than_with_a_real_driver(make_node: Callable[..., SimNode], run: Run) -> None:
-    # On a busy machine calls take longer. A short call that was late makes the next one shorter, so many count together.
+    # A busy machine makes calls longer. A short call that was late makes the next one shorter, so many count together.
     node = make_node(speed=2.0)
     out = run(
         node,
