@@ -9,7 +9,6 @@ from typing import Generic, TypeVar
 
 from nvshare.acceptance.finding import Finding, Verdict
 
-PASSED, FAILED, NOTHING_CHECKED = 0, 1, 2  # exit codes
 Place = TypeVar("Place")  # what checks look at: a node, a scene, evidence
 
 
@@ -61,15 +60,3 @@ def _attempt(check: Check[Place], place: Place) -> Verdict:
         return Verdict(str(reason), None)
     except Exception as error:  # whatever goes wrong in a check, its promise was not kept
         return Verdict(f"{type(error).__name__}: {error}", ok=False)
-
-
-def exit_code(findings: Iterable[Finding]) -> int:
-    """0 passed, 1 failed, 2 nothing could be checked. A check that was not made does not count."""
-    judged = [finding.ok for finding in findings if finding.ok is not None]
-    if not judged:
-        return NOTHING_CHECKED
-    return PASSED if all(judged) else FAILED
-
-
-def passed(findings: Iterable[Finding]) -> bool:
-    return exit_code(findings) == PASSED

@@ -10,7 +10,7 @@ import click
 from nvshare.acceptance.concurrency import lines
 from nvshare.acceptance.concurrency.sharing import MIXED, PARALLEL, SERIAL, judge
 from nvshare.acceptance.concurrency.story import Unreadable, tell
-from nvshare.acceptance.runner import FAILED
+from nvshare.acceptance.exit_code import FAILED
 from nvshare.cli.options import PlainCommand, ResultFile, fail
 from nvshare.cli.results import HTML, JSON, replace_file, require_apart, say, write
 from nvshare.report import concurrency as report

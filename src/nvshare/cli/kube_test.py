@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from nvshare import __version__, config
+from nvshare.acceptance.exit_code import FAILED, PASSED
 from nvshare.acceptance.kube_test.kubectl import Kubectl, KubectlFailed
 from nvshare.acceptance.kube_test.plan import LEAST_LIMIT, Request
 from nvshare.acceptance.kube_test.run import KubeTest, Seen, TestFailed, Watchers, manifests
-from nvshare.acceptance.runner import FAILED, PASSED
 from nvshare.bench.workloads.spec import WORKLOADS
 from nvshare.cli.interrupts import code_of, ended_by, uninterrupted
 from nvshare.cli.options import SIZE, Finite, PlainCommand, Seconds, fail

@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 
 from nvshare import config
-from nvshare.acceptance.runner import FAILED, PASSED
+from nvshare.acceptance.exit_code import FAILED, PASSED
 from nvshare.acceptance.stress.meter import gpu_log as logged
 from nvshare.acceptance.stress.meter import meter_of, source_of
 from nvshare.acceptance.stress.run import Plan, Report, Watchers, carry_out_plan

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from nvshare import config
-from nvshare.acceptance import runner
+from nvshare.acceptance.exit_code import NOTHING_CHECKED, exit_code, passed
 from nvshare.acceptance.finding import Finding
 from nvshare.acceptance.runner import Check
 from nvshare.acceptance.verify.compare import compare as compared
@@ -101,8 +101,8 @@ def command(
     written = write("verify", venue.source, content, json_path, html_path)
     _show(findings, rows, venue, took)
     say(written)
-    code = runner.exit_code(findings)
-    if code == runner.NOTHING_CHECKED:
+    code = exit_code(findings)
+    if code == NOTHING_CHECKED:
         fail("nothing could be checked here, so that nothing has passed: see what was seen instead", code)
     sys.exit(code)
 
@@ -153,7 +153,7 @@ def _content(
         "spec": spec,
         "card_memory": card_memory,
         "seconds": seconds,
-        "passed": runner.passed(findings),
+        "passed": passed(findings),
         "rows": [finding.to_dict() for finding in findings],
         "compare": [row.to_dict() for row in rows],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from nvshare.core.awaited_facts import MAX_REQUESTS
 from nvshare.core.compute.invariants import COMPUTE_INVARIANTS
 from nvshare.core.compute.slices import Slices
 from nvshare.core.leases import reservable
@@ -15,7 +16,6 @@ from nvshare.core.policy.membership import pod_group
 from nvshare.core.policy.placement import WHOLE
 from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Lease, Node, Reserved, Standing
-from nvshare.core.waiting import MAX_REQUESTS
 
 EPSILON = 1e-6  # seconds; times are sums of floats
 

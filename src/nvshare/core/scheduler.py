@@ -3,7 +3,7 @@
 It never raises on an event: what concerns an unknown client or card is ignored with a log line, and a client that
 breaks the rules is expelled with a reason. ``selection.py`` says whose turn it is, ``turns.py`` carries it out,
 ``residency.py`` whose memory is on the cards, ``ledger.py`` books it, ``limits.py`` keeps quotas,
-``leases.py`` reserved places, ``members.py`` who belongs to which group, ``waiting.py`` what waits for facts.
+``leases.py`` reserved places, ``members.py`` who belongs to which group, ``awaited_facts.py`` what waits for facts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nvshare.core import events
+from nvshare.core.awaited_facts import AwaitedFacts
 from nvshare.core.commands import (
     Command,
     Expel,
@@ -39,7 +40,6 @@ from nvshare.core.policy.membership import Process, pod_group, run_group
 from nvshare.core.settings import MAX_GPUS, SIZE_MAX, Settings
 from nvshare.core.snapshot import Share, Snapshot, share, take
 from nvshare.core.state import Attachment, Client, GpuState, Group, Node
-from nvshare.core.waiting import Waiting
 
 SETTLING_ROUNDS = 8  # at most, of one event; two have always been enough
 GRANT_MAX = 1 << 62  # of a claimed grant number; leaves room on the wire for all numbers above it
@@ -54,7 +54,7 @@ class Scheduler:
         self._wake: float | None = None
         self._members = Members(self._node)
         self._leases = Leases(self._node, self._limits, self._members)
-        self._waiting = Waiting(self._node)
+        self._awaited = AwaitedFacts(self._node)
         self._handlers: dict[type[events.Event], Callable[[Any], None]] = {
             events.GpuAdded: self._gpu_added,
             events.ClientRegistered: self._client_registered,
@@ -98,7 +98,7 @@ class Scheduler:
         node.story.append((event, commands))
         node.now = max(node.now, event.now)
         self._handlers[type(event)](event)
-        if self._waiting.is_due():
+        if self._awaited.is_due():
             self._wait_no_longer()
         self._settle()
         self._set_wake()
@@ -129,7 +129,7 @@ class Scheduler:
 
     def _set_wake(self) -> None:
         """One timer for all."""
-        due = (self._turns.alarms.next(), self._slices.alarms.next(), self._waiting.next())
+        due = (self._turns.alarms.next(), self._slices.alarms.next(), self._awaited.next())
         at = min((at for at in due if at is not None), default=None)
         if at != self._wake:
             self._wake = at
@@ -231,7 +231,7 @@ class Scheduler:
         problem = self._problem(event.gpus, ())
         if problem is not None:
             self._expel(event.client, *problem)
-        elif not self._waiting.holds(event):
+        elif not self._awaited.holds(event):
             self._register(event)
 
     def _register(self, event: events.ClientRegistered) -> None:
@@ -336,7 +336,7 @@ class Scheduler:
 
     def _client_gone(self, event: events.ClientGone) -> None:
         if event.client in self._node.registering:
-            self._waiting.forget(event.client)
+            self._awaited.forget(event.client)
             return
         client = self._client(event.client)
         if client is not None:
@@ -344,7 +344,7 @@ class Scheduler:
 
     def _remove(self, client: Client) -> None:
         self._log(Level.INFO, f"Removing client {client.hex}")
-        self._waiting.forget(client.id, client.gpus)
+        self._awaited.forget(client.id, client.gpus)
         self._slices.remove(client)
         self._turns.remove(client)
         del self._node.clients[client.id]
@@ -359,7 +359,7 @@ class Scheduler:
     def _expel(self, client: int, reason: str, fault: Fault = Fault.LIMIT) -> None:
         known = self._node.clients.get(client)
         if known is None:
-            self._waiting.forget(client)
+            self._awaited.forget(client)
             self._node.commands.append(Refuse(client, reason, fault))
             return
         self._node.commands.append(Expel(client, reason, fault))
@@ -371,19 +371,19 @@ class Scheduler:
 
     def _wait_no_longer(self) -> None:
         """What has waited long enough goes on with what is known."""
-        for registration in self._waiting.registrations_due():
+        for registration in self._awaited.registrations_due():
             self._register(registration)
         self._answer_waiting()
         self._leases.wait_no_longer()
 
     def _answer_waiting(self, sample: int = 0) -> None:
-        for waiting in self._waiting.requests_due(sample):
+        for waiting in self._awaited.requests_due(sample):
             for event in waiting.events:
                 self._request_memory(waiting.attachment, event)
 
     def _cards_sampled(self, event: events.CardsSampled) -> None:
         self._answer_waiting(event.sample)
-        self._waiting.order_again()
+        self._awaited.order_again()
 
     # --- turns
 
@@ -423,7 +423,7 @@ class Scheduler:
         if event.bytes < 0:
             self._expel(event.client, f"asked for {event.bytes} bytes on GPU {event.gpu}")
             return
-        for request in self._waiting.requests(attachment, event):
+        for request in self._awaited.requests(attachment, event):
             self._request_memory(attachment, request)
 
     def _request_memory(self, attachment: Attachment, event: events.MemoryRequested) -> None:
@@ -550,7 +550,7 @@ class Scheduler:
         self._quotas_changed(group)
         if is_new:
             self._node.commands.append(GroupAppeared(group.id, None))
-        for registration in self._waiting.registrations_of(event.pod.uid):
+        for registration in self._awaited.registrations_of(event.pod.uid):
             self._register(registration)
 
     def _pod_gone(self, event: events.PodGone) -> None:

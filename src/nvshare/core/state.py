@@ -2,7 +2,7 @@
 
 Plain data, which changes only inside ``Scheduler.handle``. The ledger (``memory/ledger.py``) books bytes and targets,
 ``memory/turns.py`` changes standings and queues, ``memory/residency.py`` keeps the requests that wait for room,
-``members.py`` what processes have opened, ``waiting.py`` what waits for facts, ``scheduler.py`` and ``limits.py``
+``members.py`` what processes have opened, ``awaited_facts.py`` what waits for facts, ``scheduler.py`` and ``limits.py``
 clients and their groups. Compute slices have a state of their own beside it: ``compute/state.py``.
 """
 

@@ -2,7 +2,7 @@
 
 A quota passes three owners. The watcher parses the annotation (``kube/pods/desired.py``). ``_read`` here translates its
 request to the core's ``Pod``, which is also what the file beside the socket keeps: a scheduler that is started anew
-knows it at once. The core owns the pod's group (``core/limits.py``) and whatever waits for it (``core/waiting.py``).
+knows it at once. The core owns the pod's group (``core/limits.py``) and what waits for it (``core/awaited_facts.py``).
 
 A message may tell of many pods. It is carried out in small steps with everything else in between, so that no number of
 pods delays a decision; the answer comes after the last step.

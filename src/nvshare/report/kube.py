@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nvshare.acceptance import runner
+from nvshare.acceptance.exit_code import passed
 from nvshare.acceptance.finding import Finding
 from nvshare.acceptance.kube_test.evidence import Evidence, PodSeen
 from nvshare.acceptance.kube_test.holding import holdings, switches
@@ -41,7 +41,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        return runner.passed(self.verdicts)
+        return passed(self.verdicts)
 
     def text(self) -> str:
         """The whole report."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from nvshare.acceptance.exit_code import exit_code, passed
 from nvshare.acceptance.finding import Finding, Verdict
-from nvshare.acceptance.runner import Check, NotMade, exit_code, passed, run
+from nvshare.acceptance.runner import Check, NotMade, run
 
 
 def found(ok: bool | None) -> Finding:

@@ -11,8 +11,8 @@ import pytest
 
 from nvshare import procfs
 from nvshare.core import commands, events
+from nvshare.core.awaited_facts import SAMPLE_WAIT
 from nvshare.core.policy.membership import Process
-from nvshare.core.waiting import SAMPLE_WAIT
 from nvshare.daemon import identity
 from nvshare.daemon.admission import FRAME_TIMEOUT
 from nvshare.daemon.connection import READS_WITHIN, ClientConnection

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
+from nvshare.core.awaited_facts import POD_WAIT
 from nvshare.core.events import Event
-from nvshare.core.waiting import POD_WAIT
 from nvshare.daemon import pods
 from nvshare.wire import messages as wire
 from tests.unit.daemon.daemon_node import GIB, OTHER, UID, Node, pod, told

@@ -9,7 +9,7 @@
 #include "memory/swap/backing.h"
 #include "memory/swap/residency.h"
 
-/* ---- residency.c, residency_moves.c ---- */
+/* ---- residency.c, next_chunk.c ---- */
 
 /* A chunk that could not be moved, because the host had no room, is tried again after this long. */
 #define NVS_BLOCKED_NS (10 * NVS_NS_PER_S)

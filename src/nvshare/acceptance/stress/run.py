@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nvshare.acceptance import runner
+from nvshare.acceptance.exit_code import passed
 from nvshare.acceptance.finding import Finding, Verdict
-from nvshare.acceptance.runner import Check
+from nvshare.acceptance.runner import Check, run
 from nvshare.acceptance.stress import configurations, faults
 from nvshare.acceptance.stress.load import Outcome, carry_out
 from nvshare.acceptance.stress.scene import Scene
@@ -52,7 +52,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        return runner.passed((*self.verdicts, *self.faults))
+        return passed((*self.verdicts, *self.faults))
 
     def to_dict(self) -> dict[str, Any]:
         load = self.load
@@ -85,7 +85,7 @@ class Watchers:
 
 def carry_out_plan(title: str, plan: Plan, scene: Scene, watchers: Watchers = Watchers()) -> Report:
     def findings(checks: Iterable[Check[Scene]]) -> Iterable[Finding]:
-        for finding in runner.run(checks, scene):
+        for finding in run(checks, scene):
             watchers.step(finding.check)
             yield finding
 

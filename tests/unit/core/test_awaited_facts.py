@@ -6,8 +6,8 @@ import pytest
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
+from nvshare.core.awaited_facts import MAX_REQUESTS, POD_WAIT, SAMPLE_WAIT
 from nvshare.core.policy.membership import Process
-from nvshare.core.waiting import MAX_REQUESTS, POD_WAIT, SAMPLE_WAIT
 from tests.unit.core.core_scene import GIB, MIB, A, B, Scene, only, said, to_clients
 
 POD = e.Pod("uid", "default", "trainer", mem=GIB)

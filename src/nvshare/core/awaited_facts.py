@@ -20,7 +20,7 @@ SAMPLE_WAIT = 0.2  # seconds until a client's first request goes on without a sa
 MAX_REQUESTS = 64  # of one client on one card that wait for a sample
 
 
-class Waiting:
+class AwaitedFacts:
     """Each kind waits equally long, so the first that is in line is the first that is due."""
 
     def __init__(self, node: Node) -> None:
