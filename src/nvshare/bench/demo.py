@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from nvshare import config
-from nvshare.bench.mission import BaselineFailed, Row, make_row
+from nvshare.bench.mission import BaselineFailed, make_row
+from nvshare.bench.mission_rows import Row
 from nvshare.bench.outcome import PLAIN, Backend, Progress, RunPlan, TaskPlan, ignore_progress
 from nvshare.bench.workloads.spec import WORKLOADS, Workload
 

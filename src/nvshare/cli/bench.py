@@ -22,7 +22,8 @@ from nvshare.bench.compute.bench import BEGIN_SECONDS, ComputeBench, NoTorch, ki
 from nvshare.bench.compute.rows import Row as ComputeRow
 from nvshare.bench.compute.scenarios import PARTS
 from nvshare.bench.linkspeed import LinkSpeed, NotCalibrated
-from nvshare.bench.mission import Mission, Row, Scenario
+from nvshare.bench.mission import Mission, Scenario
+from nvshare.bench.mission_rows import Row
 from nvshare.bench.outcome import Backend, ignore_progress
 from nvshare.bench.outcome import Progress as Told
 from nvshare.bench.processes import ProcessBackend

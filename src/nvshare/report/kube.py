@@ -14,7 +14,8 @@ from nvshare.acceptance.kube_test.holding import holdings, switches
 from nvshare.acceptance.kube_test.plan import Request
 from nvshare.acceptance.kube_test.run import ended_badly
 from nvshare.acceptance.kube_test.verdicts import judge, sharing
-from nvshare.bench.mission import Row, make_row
+from nvshare.bench.mission import make_row
+from nvshare.bench.mission_rows import Row
 from nvshare.bench.outcome import Outcome, TaskResult
 from nvshare.bench.spans import Span
 from nvshare.report.findings import finding_line

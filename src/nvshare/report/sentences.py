@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
 from nvshare.bench.columns import seconds_text
-from nvshare.bench.mission import Row
+from nvshare.bench.mission_rows import Row
 from nvshare.bench.outcome import TaskResult
 from nvshare.bench.survivor import FULL_SPEED, IN_TIME
 

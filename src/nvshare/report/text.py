@@ -8,7 +8,7 @@ from statistics import fmean
 from nvshare.bench.columns import columns, gib, percent, seconds_text
 from nvshare.bench.eviction import EvictionRow
 from nvshare.bench.linkspeed import rate
-from nvshare.bench.mission import Row
+from nvshare.bench.mission_rows import Row
 from nvshare.bench.outcome import TaskResult
 from nvshare.bench.swap import SwapRow
 from nvshare.report.tables import aligned, as_row, text_table

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from nvshare.bench.mission import SCENARIOS, TESTS, BaselineFailed, Mission, Row, place_in_table, shortening
+from nvshare.bench.mission import SCENARIOS, TESTS, BaselineFailed, Mission, place_in_table, shortening
+from nvshare.bench.mission_rows import Row
 from nvshare.bench.outcome import RunPlan, TaskPlan
 from nvshare.bench.workloads.spec import WORKLOADS
 from nvshare.gpu.profiles import load

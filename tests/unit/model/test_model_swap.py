@@ -11,7 +11,8 @@ from nvshare.bench import eviction, swap
 from nvshare.bench.columns import GIB
 from nvshare.bench.eviction import CASES, DECLARED, kernel_bytes, sized
 from nvshare.bench.linkspeed import LinkSpeed
-from nvshare.bench.mission import Mission, Row
+from nvshare.bench.mission import Mission
+from nvshare.bench.mission_rows import Row
 from nvshare.bench.outcome import RunPlan, TaskPlan, Timeline, ignore_progress
 from nvshare.bench.survivor import recovery
 from nvshare.gpu.profiles import load

@@ -8,7 +8,8 @@ import pytest
 
 from nvshare.bench.columns import seconds_text
 from nvshare.bench.demo import busy_note
-from nvshare.bench.mission import Row, compare_with_model, make_row
+from nvshare.bench.mission import compare_with_model, make_row
+from nvshare.bench.mission_rows import Row
 from nvshare.bench.outcome import Outcome, TaskResult
 from nvshare.report.sentences import findings, model_difference
 from nvshare.report.text import row_report, summary_table, task_report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from nvshare import config
-from nvshare.bench import mission
+from nvshare.bench import mission_rows
 from nvshare.bench.columns import Row, seconds_text
 from nvshare.bench.outcome import PLAIN
 from nvshare.report import tables
@@ -14,7 +14,7 @@ from nvshare.report.page.parts import NODE, Content, Section, Tile, node_title, 
 from nvshare.report.page.timeline import row_shape, series_of
 from nvshare.report.tables import Figure, Table, cells
 
-SHAPE = {**NODE, "findings": [str], "rows": [row_shape(mission.Row)]}
+SHAPE = {**NODE, "findings": [str], "rows": [row_shape(mission_rows.Row)]}
 
 
 title = node_title
@@ -45,7 +45,9 @@ def sections(content: Content) -> Iterator[Section]:
         yield _ratios(whole)
         yield _speeds(whole)
     yield from timelines(shared, lambda row: f"test {row['name']}, {row['title']}")
-    yield Section("All rows", "Durations are those of the tasks' own loops.", table=Table.of(rows, cells(mission.Row)))
+    yield Section(
+        "All rows", "Durations are those of the tasks' own loops.", table=Table.of(rows, cells(mission_rows.Row))
+    )
 
 
 def _whole(rows: Sequence[Row]) -> list[Row]:
@@ -93,4 +95,4 @@ def figures(content: Content) -> Iterator[Figure]:
     def name(row: Row) -> str:
         return f"test {row['name']}" + (f" {row['workload']}" if row["mode"] == PLAIN else "")
 
-    return tables.figures(mission.Row, content["rows"], name, content["source"] == "model")
+    return tables.figures(mission_rows.Row, content["rows"], name, content["source"] == "model")
