@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import IO, Any, TypeVar
 
 from nvshare.bench.team import CLIENT_ID
@@ -56,9 +55,7 @@ class Worker:
     def __enter__(self: AnyWorker) -> AnyWorker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def send(self, *words: object, **command: Any) -> None:
