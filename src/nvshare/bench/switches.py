@@ -51,11 +51,7 @@ class SwitchWatch:
         self._thread.join()
 
     def turns(
-        self,
-        copied: tuple[int, int] | None,
-        before: tuple[int, int] | None,
-        own: tuple[int, int],
-        speed: float,
+        self, copied: tuple[int, int] | None, before: tuple[int, int] | None, own: tuple[int, int], speed: float
     ) -> Turns:
         """All of them together, in the card's seconds. Bytes come from the driver's counters (to the card, from it)
         where it has any, less what the workloads copied themselves; else from the scheduler's account. The first switch

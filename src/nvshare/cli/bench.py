@@ -316,11 +316,7 @@ def _declared_card(model_spec: str | None, sim_spec: str | None, speed: float, c
 
 def _card_memory(default: str) -> Callable[[Any], Any]:
     return click.option(
-        "--card-memory",
-        type=SIZE,
-        default=default,
-        show_default=True,
-        help="What tasks together may have on the card.",
+        "--card-memory", type=SIZE, default=default, show_default=True, help="What tasks together may have on the card."
     )
 
 

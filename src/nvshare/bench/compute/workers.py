@@ -38,11 +38,7 @@ class Workers:
     """
 
     def __init__(
-        self,
-        kit: str,
-        environments: Mapping[str, Mapping[str, str]],
-        reference: str = NATIVE,
-        size: int | None = None,
+        self, kit: str, environments: Mapping[str, Mapping[str, str]], reference: str = NATIVE, size: int | None = None
     ) -> None:
         self._kit = kit
         self._environments = environments

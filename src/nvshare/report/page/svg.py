@@ -113,12 +113,7 @@ class Drawing:
         for end in (low, high):
             self.line(end, y - 4, end, y + 4, class_)
 
-    def area(
-        self,
-        points: Sequence[tuple[float, float, float]],
-        class_: str,
-        **data: str | float | None,
-    ) -> None:
+    def area(self, points: Sequence[tuple[float, float, float]], class_: str, **data: str | float | None) -> None:
         """The area between two lines; points are (x, lower y, upper y), from left to right."""
         there = " L".join(f"{number(x)} {number(upper)}" for x, _, upper in points)
         back = " L".join(f"{number(x)} {number(lower)}" for x, lower, _ in reversed(points))
@@ -133,11 +128,7 @@ class Drawing:
     def render(self, says: str) -> str:
         """The whole picture; ``says`` describes it for screen readers."""
         return tag(
-            "svg",
-            *self.parts,
-            viewBox=f"0 0 {number(self.width)} {number(self.height)}",
-            role="img",
-            aria_label=says,
+            "svg", *self.parts, viewBox=f"0 0 {number(self.width)} {number(self.height)}", role="img", aria_label=says
         )
 
 
