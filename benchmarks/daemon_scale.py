@@ -33,6 +33,7 @@ from nvshare.wire.codec import Decoder, Encoder
 
 ROOT = Path(__file__).resolve().parents[1]
 ENTRY_POINT = ROOT / "tests" / "integration" / "daemon" / "scheduler_with_cards.py"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 CARD = 80 << 30
 RATE = 500  # requests per second in the latency measurement
 WARM_UP = 200  # requests before measuring
@@ -94,6 +95,10 @@ def paced(once: Callable[[int], float], seconds: float) -> list[float]:
     return sorted(taken)
 
 
+def quantile(values: list[float], part: float) -> float:
+    return sorted(values)[int(len(values) * part)]
+
+
 class Echo:
     """The same round trip with a process that only answers: what this machine, as loaded as it is, adds to any."""
 
@@ -143,22 +148,29 @@ def throughput(clients: list[Client], seconds: float) -> int:
     return handled
 
 
+def start_scheduler(path: Path, gpus: list[str]) -> subprocess.Popen[bytes]:
+    """A scheduler with these cards that listens on the socket."""
+    ready, told = os.pipe()
+    scheduler = subprocess.Popen(
+        [sys.executable, ENTRY_POINT, path, ",".join(gpus), str(CARD), str(told)],
+        pass_fds=(told,),
+        stderr=subprocess.DEVNULL,
+        env=ENVIRONMENT,
+    )
+    os.close(told)
+    with os.fdopen(ready, "rb") as answer:
+        if not answer.read(1):
+            raise SystemExit("the scheduler did not start")
+    return scheduler
+
+
 def measure(count: int, gpus: int, seconds: float) -> dict[str, float]:
     echo = echo_latency(seconds)
     names = [f"GPU-{secrets.token_hex(4)}-0000-0000-0000-{index:012d}" for index in range(gpus)]
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "scheduler.sock"
-        ready, told = os.pipe()
-        scheduler = subprocess.Popen(
-            [sys.executable, ENTRY_POINT, path, ",".join(names), str(CARD), str(told)],
-            pass_fds=(told,),
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        )
-        os.close(told)
+        scheduler = start_scheduler(path, names)
         try:
-            if not os.read(ready, 1):
-                raise SystemExit("the scheduler did not start")
             clients = [Client(path, names[index % gpus]) for index in range(count)]
             taken = paced(lambda number: clients[number % count].turn(), seconds)
             begin = processor_seconds(scheduler.pid)
@@ -175,15 +187,14 @@ def measure(count: int, gpus: int, seconds: float) -> dict[str, float]:
                 "events_per_second": handled / seconds,
                 "events_per_processor_second": handled / busy,
                 "request_to_grant_p50_ms": statistics.median(taken) * 1e3,
-                "request_to_grant_p99_ms": taken[int(len(taken) * 0.99)] * 1e3,
-                "echo_p99_ms": echo[int(len(echo) * 0.99)] * 1e3,
+                "request_to_grant_p99_ms": quantile(taken, 0.99) * 1e3,
+                "echo_p99_ms": quantile(echo, 0.99) * 1e3,
                 "request_to_grant_max_ms": taken[-1] * 1e3,
                 "status_ms": status * 1e3,
             }
         finally:
             scheduler.terminate()
             scheduler.wait(30)
-            os.close(ready)
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from daemon_scale import CARD, ENTRY_POINT, ROOT, Client, Echo, paced, processor_seconds
+from daemon_scale import ENVIRONMENT, ROOT, Client, Echo, paced, processor_seconds, quantile, start_scheduler
 
 from nvshare.config import CORES_ANNOTATION, MEMORY_ANNOTATION
 
@@ -84,20 +84,9 @@ class Node:
         self.gpu = f"GPU-{secrets.token_hex(4)}-0000-0000-0000-000000000000"
         self.socket = directory / "scheduler.sock"
         kubeconfig = directory / "kubeconfig"
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-        ready, told = os.pipe()
         self._processes: list[subprocess.Popen[bytes] | subprocess.Popen[str]] = [
-            subprocess.Popen(
-                [sys.executable, ENTRY_POINT, self.socket, self.gpu, str(CARD), str(told)],
-                pass_fds=(told,),
-                stderr=subprocess.DEVNULL,
-                env=environment,
-            )
+            start_scheduler(self.socket, [self.gpu])
         ]
-        os.close(told)
-        if not os.read(ready, 1):
-            raise SystemExit("the scheduler did not start")
-        os.close(ready)
         self.scheduler = self._processes[0].pid
         self._api = subprocess.Popen(
             [sys.executable, __file__, "--storm", str(kubeconfig), "--pods", str(pods)],
@@ -108,9 +97,8 @@ class Node:
         self._processes.append(self._api)
         self._answer()
         options = ["--node", NODE, "--kubeconfig", str(kubeconfig), "--socket", str(self.socket)]
-        self._processes.append(
-            subprocess.Popen([sys.executable, "-m", "nvshare.cli.pod_watch", *options], env=environment)
-        )
+        watch = [sys.executable, "-m", "nvshare.cli.pod_watch", *options]
+        self._processes.append(subprocess.Popen(watch, env=ENVIRONMENT))
 
     def _answer(self) -> None:
         assert self._api.stdout
@@ -170,16 +158,12 @@ def measure(pods: int, rounds: int, seconds: float) -> dict[str, Any]:
     figures: dict[str, Any] = {"pods": pods, "rounds": rounds, "seconds": seconds}
     for what, taken in (("grant", meter.grants), ("echo", meter.echoes)):
         for name, part in (("p50", 0.5), ("p99", 0.99)):
-            found = {phase: _quantile(taken[phase], part) * 1e3 for phase in PHASES}
+            found = {phase: quantile(taken[phase], part) * 1e3 for phase in PHASES}
             figures |= {f"{what}_{name}_{phase}_ms": value for phase, value in found.items()}
             figures[f"{what}_{name}_other_to_calm"] = found["other"] / found["calm"]
             figures[f"{what}_{name}_quotas_to_calm"] = found["quotas"] / found["calm"]
             figures[f"{what}_{name}_quotas_to_other"] = found["quotas"] / found["other"]
     return figures | {f"scheduler_cpu_{phase}_s": seconds for phase, seconds in meter.busy.items()}
-
-
-def _quantile(values: list[float], part: float) -> float:
-    return sorted(values)[int(len(values) * part)]
 
 
 def main() -> None:

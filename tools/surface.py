@@ -68,6 +68,7 @@ class Function:
     kind: str = UNCLASSIFIED
     since: int = 0  # as CUDA_VERSION: 12080 is 12.8
     reason: str = UNCLASSIFIED
+    simulated: bool = False  # whether the simulated driver has it too
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -94,32 +95,34 @@ class Surface:
 
 # ---- the table ----
 
-LINE = re.compile(r"^NVS_SURFACE(?:_PT)?\((\w+), *(?:(_pt(?:sz|ds)), *)?(\w+), *(\d+), *(\w+)\)$")
+LINE = re.compile(r"^NVS_(SURFACE|SIMULATED)(?:_PT)?\((\w+), *(?:(_pt(?:sz|ds)), *)?(\w+), *(\d+), *(\w+)\)$")
 
 
 def read_surface(text: str) -> Surface:
     """The table as it is checked in."""
-    start = text.find("\nNVS_SURFACE") + 1
-    if start == 0:
+    first = re.search(r"^NVS_(SURFACE|SIMULATED)", text, re.MULTILINE)
+    if first is None:
         return Surface(text, ())
+    start = first.start()
     functions = []
     for line in text[start:].split("\n#undef", maxsplit=1)[0].splitlines():
         match = LINE.match(line)
         if match is None:
             raise SurfaceError(f"{SURFACE.name}: not a line of the table: {line!r}")
-        name, variant, kind, since, reason = match.groups()
-        functions.append(Function(name, variant or "", kind, int(since), reason))
+        macro, name, variant, kind, since, reason = match.groups()
+        functions.append(Function(name, variant or "", kind, int(since), reason, macro == "SIMULATED"))
     return Surface(text[:start], tuple(functions))
 
 
-ENDING = "#undef NVS_CLASS\n#undef NVS_REASON\n#undef NVS_SURFACE_PT\n#undef NVS_SURFACE\n"
+MACROS = ("CLASS", "REASON", "SURFACE_PT", "SURFACE", "SIMULATED_PT", "SIMULATED")
+ENDING = "".join(f"#undef NVS_{macro}\n" for macro in MACROS)
 
 
 def write_surface(surface: Surface) -> str:
     """The same, sorted, in columns."""
     lines = []
     for function in sorted(surface.functions, key=lambda each: each.name):
-        macro = "NVS_SURFACE_PT" if function.variant else "NVS_SURFACE"
+        macro = f"NVS_{'SIMULATED' if function.simulated else 'SURFACE'}{'_PT' if function.variant else ''}"
         variant = f"{function.variant}, " if function.variant else ""
         head = f"{macro}({function.name}, {variant}"
         lines.append(f"{head:<64}{function.kind + ',':<14}{function.since:>5}, {function.reason})\n")

@@ -7,23 +7,31 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-#define NVS_SYMBOL(base, symbol, since) EXPORT void symbol(void);
-#define NVS_SYMBOL_PT(base, symbol, suffix, since) EXPORT void symbol(void), symbol##suffix(void);
-#include "exports.def"
+#define NVS_SIMULATED(symbol, class, since, reason) EXPORT void symbol(void);
+#define NVS_SIMULATED_PT(symbol, suffix, class, since, reason) EXPORT void symbol(void), symbol##suffix(void);
+#include "surface.def"
 
 #define FIRST_PER_THREAD_VERSION 7000
 
 struct symbol {
-	const char *base;
+	const char *name;
 	int since;
 	void (*plain)(void), (*per_thread)(void);
 };
 
 static const struct symbol symbols[] = {
-#define NVS_SYMBOL(base, symbol, since) {#base, since, symbol, NULL},
-#define NVS_SYMBOL_PT(base, symbol, suffix, since) {#base, since, symbol, symbol##suffix},
-#include "exports.def"
+#define NVS_SIMULATED(symbol, class, since, reason) {#symbol, since, symbol, NULL},
+#define NVS_SIMULATED_PT(symbol, suffix, class, since, reason) {#symbol, since, symbol, symbol##suffix},
+#include "surface.def"
 };
+
+/* cuMemAlloc and cuMemAlloc_v2 are forms of cuMemAlloc. */
+static bool is_form_of(const char *name, const char *base)
+{
+	const char *generation = strstr(name, "_v");
+	size_t length = generation != NULL ? (size_t)(generation - name) : strlen(name);
+	return strncmp(name, base, length) == 0 && base[length] == '\0';
+}
 
 /* The newest form that the asked version has. */
 static const struct symbol *find(const char *base, int version, bool *known)
@@ -31,7 +39,7 @@ static const struct symbol *find(const char *base, int version, bool *known)
 	const struct symbol *best = NULL;
 	*known = false;
 	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-		if (strcmp(symbols[i].base, base) != 0)
+		if (!is_form_of(symbols[i].name, base))
 			continue;
 		*known = true;
 		if (symbols[i].since <= version && (best == NULL || symbols[i].since >= best->since))

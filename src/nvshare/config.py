@@ -309,13 +309,13 @@ def within_runtime(directory: Path) -> Iterator[None]:
         raise RuntimeUnusable(directory, f"cannot be used ({error.strerror})") from error
 
 
-def own_runtime_directory(environ: Mapping[str, str] | None = None) -> Path:
+def own_runtime_directory() -> Path:
     """The runtime directory, made when missing; ``RuntimeUnusable`` unless it is ours and closed to others.
 
     Nothing may be opened, written or connected to in there before: who made it first could have put links there, or a
     socket of their own.
     """
-    directory = runtime_directory(environ)
+    directory = runtime_directory()
     with within_runtime(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     _require_own(directory)

@@ -124,18 +124,6 @@ static void on_refused(const struct nvs_refused *message)
 	pthread_mutex_unlock(&nvs_link.lock);
 }
 
-/* Runs `call` for the GPU of a message, or for all; false when there is no such GPU. */
-#define FOR_GPU(message, call)                                                                                         \
-	do {                                                                                                           \
-		if ((message)->gpu != NVS_ALL_GPUS && (message)->gpu >= nvs_link.gpu_count)                            \
-			return false;                                                                                  \
-		for (uint32_t i = 0; i < nvs_link.gpu_count; i++) {                                                    \
-			struct nvs_gpu *gpu = &nvs_link.gpus[i];                                                       \
-			if ((message)->gpu == i || (message)->gpu == NVS_ALL_GPUS)                                     \
-				call;                                                                                  \
-		}                                                                                                      \
-	} while (0)
-
 /* The payload as its structure, if it is large enough. What a later release appended is ignored, and what the previous
  * release does not send yet is zero. */
 #define MESSAGE(type, name)                                                                                            \
@@ -143,6 +131,18 @@ static void on_refused(const struct nvs_refused *message)
 	if (length < type##_least)                                                                                     \
 		return false;                                                                                          \
 	memcpy(&name, payload, length < sizeof(name) ? length : sizeof(name))
+
+/* A message of `type` is carried out by `to` for its GPU, or for all; it makes no sense where there is no such GPU. */
+#define GPU_MESSAGE(number, type, to)                                                                                  \
+	case number: {                                                                                                 \
+		MESSAGE(type, message);                                                                                \
+		if (message.gpu != NVS_ALL_GPUS && message.gpu >= nvs_link.gpu_count)                                  \
+			return false;                                                                                  \
+		for (uint32_t i = 0; i < nvs_link.gpu_count; i++)                                                      \
+			if (message.gpu == i || message.gpu == NVS_ALL_GPUS)                                           \
+				to(&nvs_link.gpus[i], &message);                                                       \
+		return true;                                                                                           \
+	}
 
 /* False when the message makes no sense. */
 static bool handle(uint16_t type, const void *payload, size_t length)
@@ -156,16 +156,8 @@ static bool handle(uint16_t type, const void *payload, size_t length)
 		on_registered(sched.client_id, type == NVS_SCHED_ON);
 		return true;
 	}
-	case NVS_LOCK_OK: {
-		MESSAGE(nvs_lock_ok, granted);
-		FOR_GPU(&granted, nvs_turn_granted(gpu, &granted));
-		return true;
-	}
-	case NVS_DROP_LOCK: {
-		MESSAGE(nvs_drop_lock, drop);
-		FOR_GPU(&drop, nvs_turn_dropped(gpu, &drop));
-		return true;
-	}
+		GPU_MESSAGE(NVS_LOCK_OK, nvs_lock_ok, nvs_turn_granted)
+		GPU_MESSAGE(NVS_DROP_LOCK, nvs_drop_lock, nvs_turn_dropped)
 	case NVS_WAIT_FOR_MEM: {
 		MESSAGE(nvs_wait_for_mem, hold);
 		NVS_DEBUG("Received WAIT_FOR_MEM");
@@ -184,36 +176,12 @@ static bool handle(uint16_t type, const void *payload, size_t length)
 		on_memory_answer(denied.request, denied.reason != 0 ? denied.reason : NVS_DENY_CARD);
 		return true;
 	}
-	case NVS_RESIDENCY: {
-		MESSAGE(nvs_residency, residency);
-		FOR_GPU(&residency, on_residency(gpu, &residency));
-		return true;
-	}
-	case NVS_PREPARE_SWAP_OUT: {
-		MESSAGE(nvs_prepare_swap_out, prepare);
-		FOR_GPU(&prepare, on_prepare(gpu, &prepare));
-		return true;
-	}
-	case NVS_TERMS: {
-		MESSAGE(nvs_terms, terms);
-		FOR_GPU(&terms, nvs_slice_terms(gpu, &terms));
-		return true;
-	}
-	case NVS_TURN_OK: {
-		MESSAGE(nvs_turn_ok, slice);
-		FOR_GPU(&slice, nvs_slice_given(gpu, &slice));
-		return true;
-	}
-	case NVS_END_TURN: {
-		MESSAGE(nvs_end_turn, end);
-		FOR_GPU(&end, nvs_slice_told(gpu, &end));
-		return true;
-	}
-	case NVS_UPDATE_LIMIT: {
-		MESSAGE(nvs_update_limit, limit);
-		FOR_GPU(&limit, on_update_limit(gpu, &limit));
-		return true;
-	}
+		GPU_MESSAGE(NVS_RESIDENCY, nvs_residency, on_residency)
+		GPU_MESSAGE(NVS_PREPARE_SWAP_OUT, nvs_prepare_swap_out, on_prepare)
+		GPU_MESSAGE(NVS_TERMS, nvs_terms, nvs_slice_terms)
+		GPU_MESSAGE(NVS_TURN_OK, nvs_turn_ok, nvs_slice_given)
+		GPU_MESSAGE(NVS_END_TURN, nvs_end_turn, nvs_slice_told)
+		GPU_MESSAGE(NVS_UPDATE_LIMIT, nvs_update_limit, on_update_limit)
 	case NVS_UPDATE_CORE_LIMIT: {
 		MESSAGE(nvs_update_core_limit, cores);
 		on_core_limit(cores.percent);

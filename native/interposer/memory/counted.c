@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/list.h"
 #include "link/link.h"
 #include "memory/array_size.h"
 #include "memory/memory.h"
@@ -43,11 +44,7 @@ static bool insert(struct counted *entry)
 	struct counted **node = tsearch(entry, &nvs_counted_tree, compare_keys);
 	if (node == NULL || *node != entry)
 		return false;
-	entry->previous = NULL;
-	entry->next = nvs_counted_list;
-	if (nvs_counted_list != NULL)
-		nvs_counted_list->previous = entry;
-	nvs_counted_list = entry;
+	NVS_LIST_PUSH(nvs_counted_list, entry);
 	return true;
 }
 
@@ -55,12 +52,7 @@ static bool insert(struct counted *entry)
 static void take_out(struct counted *entry)
 {
 	tdelete(entry, &nvs_counted_tree, compare_keys);
-	if (entry->previous != NULL)
-		entry->previous->next = entry->next;
-	else
-		nvs_counted_list = entry->next;
-	if (entry->next != NULL)
-		entry->next->previous = entry->previous;
+	NVS_LIST_TAKE(nvs_counted_list, entry);
 }
 
 /* Taken out before the driver frees it, because the driver may hand the same value to another thread at once. */

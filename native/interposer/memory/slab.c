@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/devices.h"
+#include "base/list.h"
 #include "memory/swap/backing.h"
 
 #define TOP (NVS_SLAB_ORDERS - 1)
@@ -88,23 +89,14 @@ static pthread_mutex_t slabs_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void unlink_slab(struct nvs_slab *slab)
 {
-	if (slab->previous != NULL)
-		slab->previous->next = slab->next;
-	else
-		shelves[slab->backing->device][slab->shelf] = slab->next;
-	if (slab->next != NULL)
-		slab->next->previous = slab->previous;
+	NVS_LIST_TAKE(shelves[slab->backing->device][slab->shelf], slab);
 }
 
 static void link_slab(struct nvs_slab *slab)
 {
 	slab->shelf = slab->buddy.largest[1];
 	struct nvs_slab **shelf = &shelves[slab->backing->device][slab->shelf];
-	slab->previous = NULL;
-	slab->next = *shelf;
-	if (*shelf != NULL)
-		(*shelf)->previous = slab;
-	*shelf = slab;
+	NVS_LIST_PUSH(*shelf, slab);
 }
 
 static void shelve(struct nvs_slab *slab)

@@ -4,6 +4,7 @@
 #include <search.h>
 #include <stdlib.h>
 
+#include "base/list.h"
 #include "base/ranges.h"
 #include "memory/state.h"
 
@@ -36,11 +37,7 @@ bool nvs_table_insert(struct nvs_allocation *allocation)
 	bool inserted = node != NULL && *node == allocation;
 	if (inserted) {
 		allocation->id = next_id++;
-		allocation->previous = NULL;
-		allocation->next = nvs_allocation_list;
-		if (nvs_allocation_list != NULL)
-			nvs_allocation_list->previous = allocation;
-		nvs_allocation_list = allocation;
+		NVS_LIST_PUSH(nvs_allocation_list, allocation);
 	}
 	pthread_mutex_unlock(&table_lock);
 	return inserted;
@@ -142,12 +139,7 @@ void nvs_table_remove(struct nvs_allocation *allocation)
 {
 	pthread_mutex_lock(&table_lock);
 	tdelete(allocation, &nvs_allocation_tree, nvs_compare_ranges);
-	if (allocation->previous != NULL)
-		allocation->previous->next = allocation->next;
-	else
-		nvs_allocation_list = allocation->next;
-	if (allocation->next != NULL)
-		allocation->next->previous = allocation->previous;
+	NVS_LIST_TAKE(nvs_allocation_list, allocation);
 	pthread_mutex_unlock(&table_lock);
 }
 

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import functools
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 OUT_OF_MEMORY = 2
@@ -174,9 +173,7 @@ class Context:
     def __enter__(self) -> Context:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.driver.function("cuDevicePrimaryCtxRelease_v2")(self._device)
 
     def load(self, ptx: str) -> Module:

@@ -11,15 +11,7 @@ from typing import Any
 
 from nvshare import config, native
 from nvshare.bench.history import CardHistory, Recorder
-from nvshare.bench.outcome import (
-    Outcome,
-    Progress,
-    RunPlan,
-    TaskPlan,
-    TaskResult,
-    Timeline,
-    ignore_progress,
-)
+from nvshare.bench.outcome import Outcome, Progress, RunPlan, TaskPlan, TaskResult, Timeline, ignore_progress
 from nvshare.bench.switches import PERIOD, SwitchWatch
 from nvshare.bench.team import Member, Team
 from nvshare.client.connection import Connection, SchedulerError
@@ -74,11 +66,7 @@ class Venue:
         if not is_running(self.socket):
             self.starting()
         return ensure_scheduler(
-            self.socket,
-            environment,
-            card_memory=self.card_memory,
-            idle_exit=self.idle_exit,
-            program=self.scheduler,
+            self.socket, environment, card_memory=self.card_memory, idle_exit=self.idle_exit, program=self.scheduler
         )
 
     @contextlib.contextmanager

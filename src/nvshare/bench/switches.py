@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from nvshare.bench.outcome import Turns
@@ -47,18 +46,12 @@ class SwitchWatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
 
     def turns(
-        self,
-        copied: tuple[int, int] | None,
-        before: tuple[int, int] | None,
-        own: tuple[int, int],
-        speed: float,
+        self, copied: tuple[int, int] | None, before: tuple[int, int] | None, own: tuple[int, int], speed: float
     ) -> Turns:
         """All of them together, in the card's seconds. Bytes come from the driver's counters (to the card, from it)
         where it has any, less what the workloads copied themselves; else from the scheduler's account. The first switch

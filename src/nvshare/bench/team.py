@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import IO, Any
 
 from nvshare.bench.outcome import Progress, TaskPlan
@@ -97,9 +96,7 @@ class Team:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._end_all()
 
     def await_ready(self) -> None:

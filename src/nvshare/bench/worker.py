@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import IO, Any, TypeVar
 
 from nvshare.bench.team import CLIENT_ID
@@ -35,11 +34,7 @@ class Worker:
         self.info: dict[str, Any] = {}
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         self._process = subprocess.Popen(
-            command,
-            env=dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
+            command, env=dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
         )
         self._pending = b""
 
@@ -56,9 +51,7 @@ class Worker:
     def __enter__(self: AnyWorker) -> AnyWorker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def send(self, *words: object, **command: Any) -> None:

@@ -28,6 +28,7 @@ from nvshare.bench.outcome import Backend, ignore_progress
 from nvshare.bench.outcome import Progress as Told
 from nvshare.bench.processes import ProcessBackend
 from nvshare.bench.team import TeamStalled
+from nvshare.bench.worker import WorkerFailed
 from nvshare.cli.interrupts import code_of, ended_by
 from nvshare.cli.options import SIZE, Finite, PlainGroup, Seconds, fail, only
 from nvshare.cli.results import HTML, JSON, require_apart, say, write, write_json
@@ -316,11 +317,7 @@ def _declared_card(model_spec: str | None, sim_spec: str | None, speed: float, c
 
 def _card_memory(default: str) -> Callable[[Any], Any]:
     return click.option(
-        "--card-memory",
-        type=SIZE,
-        default=default,
-        show_default=True,
-        help="What tasks together may have on the card.",
+        "--card-memory", type=SIZE, default=default, show_default=True, help="What tasks together may have on the card."
     )
 
 
@@ -464,7 +461,10 @@ def compute_command(
     rows: list[ComputeRow] = []
     with plain_errors("H200", modelled=False), venues.chosen(sim_spec, "bench") as venue:
         kit_for(venue)
-        total = sum(scene_seconds(part, seconds, venue.source == "gpu") for part in parts)
+        try:
+            total = sum(scene_seconds(part, seconds, venue.source == "gpu") for part in parts)
+        except WorkerFailed as error:
+            fail(str(error), 2)
         minutes = (total + len(parts) * BEGIN_SECONDS[venue.source]) / 60
         click.echo(f"nvshare bench compute on {venue.title}: {', '.join(parts)}; about {minutes:.1f} min", err=True)
         with _compute_progress(total) as (passed, found):

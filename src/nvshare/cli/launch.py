@@ -130,8 +130,7 @@ def stopping(stop: Callable[[], None]) -> Iterator[Callable[[], int | None]]:
 
 
 @click.command(
-    cls=PlainCommand,
-    context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False},
+    cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False}
 )
 @click.option("--gpus", metavar="0,2|all|cpu", help="Which GPUs, by index or UUID. Default: all, else the CPU.")
 @click.option("--workers", type=click.IntRange(1, 4096), help="Workers at once. Default: one per GPU.")

@@ -147,13 +147,7 @@ def _heard() -> set[signal.Signals]:
 
 def _start(command: tuple[str, ...], env: Mapping[str, str]) -> int:
     try:
-        return os.posix_spawnp(
-            command[0],
-            command,
-            env,
-            setsigmask=[],
-            setsigdef=_heard() | _IGNORED_BY_PYTHON,
-        )
+        return os.posix_spawnp(command[0], command, env, setsigmask=[], setsigdef=_heard() | _IGNORED_BY_PYTHON)
     except (FileNotFoundError, ValueError):  # the latter for an empty name
         fail(f"{command[0] or repr('')}: command not found", 127)
     except OSError as error:

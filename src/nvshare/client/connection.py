@@ -8,7 +8,6 @@ import socket
 import struct
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from nvshare import procfs
@@ -67,9 +66,7 @@ class Connection:
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

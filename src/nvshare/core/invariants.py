@@ -137,11 +137,7 @@ def _standings_agree(node: Node, turns: Turns) -> Iterator[str]:
     for client in node.clients.values():
         for attachment in client.gpus.values():
             gpu = attachment.gpu
-            lists = {
-                Standing.RUNNING: gpu.running,
-                Standing.DRAINING: gpu.draining,
-                Standing.STUCK: gpu.stuck,
-            }
+            lists = {Standing.RUNNING: gpu.running, Standing.DRAINING: gpu.draining, Standing.STUCK: gpu.stuck}
             for standing, members in lists.items():
                 if (client.id in members) != (attachment.standing is standing):
                     yield f"{client.hex} on {gpu.uuid} is {attachment.standing.value}, listed {standing.value} or not"

@@ -86,12 +86,7 @@ class Limits:
             del self.node.pods_named[title]
 
     def change(
-        self,
-        name: str,
-        mem_limit: int | None,
-        core_limit: int | None,
-        priority: Priority | None,
-        clear: frozenset[str],
+        self, name: str, mem_limit: int | None, core_limit: int | None, priority: Priority | None, clear: frozenset[str]
     ) -> None:
         group = self.node.groups.get(name)
         if group is None:

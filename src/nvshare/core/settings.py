@@ -90,11 +90,7 @@ class Settings:
         """What an operator can change, by the names that people use. The quantum is None where it follows from what a
         switch costs."""
         fixed = self.switch_time is SwitchTime.FIXED
-        return {
-            "mode": self.mode.value,
-            "anti_thrash": self.anti_thrash,
-            "quantum": self.quantum if fixed else None,
-        }
+        return {"mode": self.mode.value, "anti_thrash": self.anti_thrash, "quantum": self.quantum if fixed else None}
 
     def as_started(self, configured: Settings) -> Settings:
         """These settings without an operator's changes."""

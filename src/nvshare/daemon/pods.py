@@ -170,9 +170,7 @@ class PodDesk:
         if before is None:
             return told
         return replace(
-            told,
-            mem=told.mem if "mem" in names else before.mem,
-            cores=told.cores if "cores" in names else before.cores,
+            told, mem=told.mem if "mem" in names else before.mem, cores=told.cores if "cores" in names else before.cores
         )
 
     def _not_listed(self, connection: ClientConnection, pods: list[Pod], more: bool) -> set[str]:

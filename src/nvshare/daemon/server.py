@@ -37,11 +37,7 @@ from nvshare.wire import messages as wire
 
 _LOG = logging.getLogger("nvshare")
 
-_LEVELS = {
-    commands.Level.DEBUG: logging.DEBUG,
-    commands.Level.INFO: logging.INFO,
-    commands.Level.WARN: logging.WARNING,
-}
+_LEVELS = {commands.Level.DEBUG: logging.DEBUG, commands.Level.INFO: logging.INFO, commands.Level.WARN: logging.WARNING}
 _LOGGED_WHEN_SENT = {
     commands.SchedOn: "SCHED_ON",
     commands.SchedOff: "SCHED_OFF",

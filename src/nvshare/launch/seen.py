@@ -12,10 +12,10 @@ class SeenGpu:
     total: int  # bytes that the driver says the card has
 
 
-def seen_gpus(library: str = "libcuda.so.1") -> list[SeenGpu]:
+def seen_gpus() -> list[SeenGpu]:
     """The GPUs that CUDA shows to this process; none where there is no driver. Makes no context."""
     try:
-        cuda = ctypes.CDLL(library)
+        cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return []
     count = ctypes.c_int()

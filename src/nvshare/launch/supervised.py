@@ -86,10 +86,6 @@ class Supervised:
         self.pid = 0  # of the worker
         ours.sendall(json.dumps(order.to_dict(os.getpid())).encode() + b"\n")
 
-    @property
-    def supervisor(self) -> int:
-        return self._process.pid
-
     def fileno(self) -> int:
         """Readable when there are news."""
         return self._lifeline.fileno()

@@ -6,15 +6,7 @@ import uuid
 from dataclasses import replace
 
 from nvshare.bench.history import CardHistory, Recorder
-from nvshare.bench.outcome import (
-    Outcome,
-    Progress,
-    RunPlan,
-    TaskPlan,
-    TaskResult,
-    Timeline,
-    ignore_progress,
-)
+from nvshare.bench.outcome import Outcome, Progress, RunPlan, TaskPlan, TaskResult, Timeline, ignore_progress
 from nvshare.core.settings import Mode, Settings, SwitchTime
 from nvshare.gpu.profiles import Profile
 from nvshare.model.card import Card

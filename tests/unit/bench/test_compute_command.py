@@ -94,6 +94,15 @@ def test_the_time_it_takes_is_told_first() -> None:
 
 
 @pytest.mark.usefixtures("rehearsed")
+def test_a_window_too_short_for_a_burst_is_refused_in_one_line() -> None:
+    result = bench("--sim", "H200", "--only", "idle", "--seconds", "0.2")
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
+    assert result.output.count("\n") == 1
+    assert "interactive alone did not end a burst in the measured time: use a larger --seconds" in result.output
+
+
+@pytest.mark.usefixtures("rehearsed")
 def test_a_worker_that_fails_ends_its_part_and_not_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(stage: object) -> Iterator[Row]:
         yield Row("quotas", "add alone", ok=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-SIMULATED = ROOT / "native/simcuda/exports.def"
+from nvshare import native
+
 # Classes of which a function is hooked, or has a reason of weight.
 ACTING = ("ALLOCATES", "FREES", "SUBMITS", "NAMES", "REPORTS", "CONTEXT", "RESOLVES")
 NO_REASON = ("HOOKED", "NOTHING", "OBJECT")  # for those
@@ -69,13 +67,11 @@ def test_every_reason_is_given_by_some_function(surface: Any) -> None:
     assert set(surface.reasons) == {each.reason for each in surface.functions}
 
 
-def test_simulated_driver_has_nothing_that_the_real_one_has_not(surface: Any) -> None:
-    # GIVEN the list of what the simulated driver exports, and since when
-    line = re.compile(r"^NVS_SYMBOL(?:_PT)?\(\w+, (\w+),(?: _pt\w+,)? (\d+)\)", re.MULTILINE)
-    simulated = {name: int(since) for name, since in line.findall(SIMULATED.read_text())}
-    # THEN the real one has it since the same release
-    assert simulated
-    assert simulated == {name: surface.symbols[name].since for name in simulated if name in surface.symbols}
+def test_the_simulated_driver_has_the_functions_that_are_marked_so(tool: ModuleType, surface: Any) -> None:
+    # GIVEN the functions that the table says the simulated driver has
+    simulated = {symbol for each in surface.functions if each.simulated for symbol in each.symbols}
+    # THEN it exports exactly those
+    assert simulated == tool.exports(native.simulated_driver() / "libcuda.so.1")
 
 
 def test_table_is_as_the_tool_writes_it(tool: ModuleType, surface: Any, hooks: dict[str, str]) -> None:

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/list.h"
+
 #define WORD 64u
 #define FIRST_BUCKETS 256u
 /* Looked at in the class of the wanted size before a larger class is preferred. */
@@ -44,11 +46,7 @@ static void put_on_shelf(struct nvs_shelf *shelf, struct nvs_block *block, uint6
 	block->shelf = shelf;
 	block->epoch = epoch;
 	block->class = class;
-	block->previous = NULL;
-	block->next = *first;
-	if (*first != NULL)
-		(*first)->previous = block;
-	*first = block;
+	NVS_LIST_PUSH(*first, block);
 	shelf->filled[class / WORD] |= 1ull << class % WORD;
 	shelf->bytes += block->size;
 }

@@ -10,6 +10,7 @@
 
 #include "base/env.h"
 #include "base/helper_thread.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "memory/swap/state.h"
 #include "resolve/resolve.h"
@@ -142,22 +143,14 @@ static void populate(struct nvs_host_buffer *buffer)
 static void link_buffer(struct nvs_host_buffer *buffer)
 {
 	pthread_mutex_lock(&buffers_lock);
-	buffer->next = nvs_host_buffers;
-	if (nvs_host_buffers != NULL)
-		nvs_host_buffers->previous = buffer;
-	nvs_host_buffers = buffer;
+	NVS_LIST_PUSH(nvs_host_buffers, buffer);
 	pthread_mutex_unlock(&buffers_lock);
 }
 
 static void unlink_buffer(struct nvs_host_buffer *buffer)
 {
 	pthread_mutex_lock(&buffers_lock);
-	if (buffer->previous != NULL)
-		buffer->previous->next = buffer->next;
-	else
-		nvs_host_buffers = buffer->next;
-	if (buffer->next != NULL)
-		buffer->next->previous = buffer->previous;
+	NVS_LIST_TAKE(nvs_host_buffers, buffer);
 	pthread_mutex_unlock(&buffers_lock);
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/devices.h"
+#include "base/list.h"
 
 struct nvs_holdings nvs_holdings = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -266,11 +267,7 @@ void nvs_residency_add(struct nvs_backing *backing)
 			of->pinned += backing->chunks[i].size;
 			nvs_holdings.blocked_at[backing->device] = nvs_now_ns();
 		}
-	backing->previous = NULL;
-	backing->next = nvs_holdings.backings;
-	if (nvs_holdings.backings != NULL)
-		nvs_holdings.backings->previous = backing;
-	nvs_holdings.backings = backing;
+	NVS_LIST_PUSH(nvs_holdings.backings, backing);
 	nvs_holdings_unlock();
 }
 
@@ -290,17 +287,6 @@ static void wait_until_still(const struct nvs_backing *backing)
 		pthread_cond_wait(&nvs_holdings.changed, &nvs_holdings.lock);
 }
 
-/* The lock is held. */
-static void unlink_backing(struct nvs_backing *backing)
-{
-	if (backing->previous != NULL)
-		backing->previous->next = backing->next;
-	else
-		nvs_holdings.backings = backing->next;
-	if (backing->next != NULL)
-		backing->next->previous = backing->previous;
-}
-
 uint64_t nvs_residency_remove(struct nvs_backing *backing)
 {
 	struct nvs_holding *device = &nvs_holdings.devices[backing->device];
@@ -310,7 +296,7 @@ uint64_t nvs_residency_remove(struct nvs_backing *backing)
 	wait_until_still(backing);
 	while (backing->lent > 0)
 		pthread_cond_wait(&nvs_holdings.changed, &nvs_holdings.lock);
-	unlink_backing(backing);
+	NVS_LIST_TAKE(nvs_holdings.backings, backing);
 	for (size_t i = 0; i < backing->chunk_count; i++) {
 		const struct nvs_chunk *chunk = &backing->chunks[i];
 		mapped += nvs_chunk_is_mapped(chunk) ? chunk->size : 0;

@@ -57,10 +57,7 @@ def configurations(scene: Scene) -> list[Configuration]:
         Configuration("all for one worker", ("--gpus-per-worker", str(count)), 1, _all_of(cards.allowed)),
         Configuration("forced CPU", cpu, 2, _no_gpu),
         Configuration(
-            "fractions",
-            ("--gpus", str(allowed[0]), "--mem", str(_QUOTA), "--cores", "25"),
-            4,
-            _fractions(first),
+            "fractions", ("--gpus", str(allowed[0]), "--mem", str(_QUOTA), "--cores", "25"), 4, _fractions(first)
         ),
         Configuration(
             "any command",

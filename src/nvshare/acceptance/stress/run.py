@@ -12,13 +12,7 @@ from nvshare.acceptance.runner import Check, run
 from nvshare.acceptance.stress import configurations, faults
 from nvshare.acceptance.stress.load import Outcome, carry_out
 from nvshare.acceptance.stress.scene import Scene
-from nvshare.acceptance.stress.verdicts import (
-    balance,
-    clean_shutdown,
-    launch_configurations,
-    process_set,
-    success_rate,
-)
+from nvshare.acceptance.stress.verdicts import balance, clean_shutdown, launch_configurations, process_set, success_rate
 from nvshare.launch.supervised import Supervised
 
 TOLERANCE = 64 << 20  # bytes of a card that drivers may keep or others may take meanwhile

@@ -77,8 +77,4 @@ class ComputeBench:
 
     def conditions(self) -> dict[str, Any]:
         """What was measured on what, with what."""
-        return {
-            "machine": {"node": self.venue.title},
-            "versions": dict(self.versions),
-            "seconds": self.seconds,
-        }
+        return {"machine": {"node": self.venue.title}, "versions": dict(self.versions), "seconds": self.seconds}

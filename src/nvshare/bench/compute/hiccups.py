@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from types import TracebackType
 
 _NAP = 0.01  # seconds
 LATE = 0.01  # seconds beyond it: no scheduler of the guest lets a thread wait that long for a core that is not crowded
@@ -29,9 +28,7 @@ class HiccupWatch:
             thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._end.set()
         for thread in self._threads:
             thread.join()

@@ -134,13 +134,7 @@ class LiveStage:
 
 @contextlib.contextmanager
 def on(
-    venue: Venue,
-    kit: str,
-    seconds: float,
-    start: float,
-    told: Told,
-    with_mps: bool = False,
-    size: int | None = None,
+    venue: Venue, kit: str, seconds: float, start: float, told: Told, with_mps: bool = False, size: int | None = None
 ) -> Iterator[LiveStage]:
     """A stage with workers of its own at this place; nothing of it is left afterwards. ``size``: as of ``Workers``."""
     venue.ensure_scheduler()

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 from nvshare.bench.compute.kinds import KINDS, LAUNCH
 from nvshare.bench.compute.track import Track
@@ -39,11 +38,7 @@ class Workers:
     """
 
     def __init__(
-        self,
-        kit: str,
-        environments: Mapping[str, Mapping[str, str]],
-        reference: str = NATIVE,
-        size: int | None = None,
+        self, kit: str, environments: Mapping[str, Mapping[str, str]], reference: str = NATIVE, size: int | None = None
     ) -> None:
         self._kit = kit
         self._environments = environments
@@ -55,9 +50,7 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for worker in self._workers.values():
             worker.dismiss()
         for worker in self._workers.values():

@@ -187,8 +187,7 @@ class Run:
             if not in_time:
                 _end(process)
             left = end_leftovers(
-                lambda: [pid for pid in descendants() if pid not in before],
-                linger if in_time else 0.0,
+                lambda: [pid for pid in descendants() if pid not in before], linger if in_time else 0.0
             )
             self._look()
             said.seek(0)

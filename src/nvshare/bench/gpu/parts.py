@@ -115,54 +115,47 @@ def shown(*names: str) -> Callable[[list[Row]], str]:
     return lambda rows: ", ".join(f"{name} {rows[0][name]}" for name in names)
 
 
+def figures(issue: str, what: str, asked: str, names: str, test: str = "") -> Line:
+    """These figures of the row of ``test``, which is called ``what`` unless said otherwise."""
+    return Line(issue, what, asked, named(test or what), shown(*names.split()))
+
+
 SPINE = [
     *(
-        Line(
+        figures(
             "2.7",
             f"PyTorch {name} alone",
             "ratio >= 0.99, native/native beside",
-            named(f"alone {name}"),
-            shown("ratio", "spread", "native_native"),
+            "ratio spread native_native",
+            f"alone {name}",
         )
         for name in ("add", "matmul")
     ),
-    Line(
+    figures(
         "2.7",
         "two 4 GiB PyTorch tasks",
         "right; status: both, bytes, busy time",
-        named("two together, 4 GiB add"),
-        shown("right", "shares", "drops"),
+        "right shares drops",
+        "two together, 4 GiB add",
     ),
 ]
 
 SWAP = [
-    Line(
+    figures(
         "3.5",
         "two 12 GiB tasks on 16 GiB",
         "right, deficit only, >= 0.80 of link, <= 2.06",
-        named("two 12 GiB tasks on 16 GiB"),
-        shown("ratio", "of_limit", "largest_gib", "most_gib", "right"),
+        "ratio of_limit largest_gib most_gib right",
     ),
-    Line(
-        "3.5",
-        "whole 12 GiB sets exchanged",
-        "<= 1.3 x limit",
-        named("whole 12 GiB sets change places"),
-        shown("stall_ratio", "right"),
+    figures(
+        "3.5", "whole 12 GiB sets exchanged", "<= 1.3 x limit", "stall_ratio right", "whole 12 GiB sets change places"
     ),
-    Line(
-        "3.5",
-        "three 7 GiB tasks on 16 GiB",
-        "sum of speeds >= 0.96",
-        named("three 7 GiB tasks on 16 GiB"),
-        shown("sum_of_speeds", "right"),
-    ),
-    Line(
+    figures("3.5", "three 7 GiB tasks on 16 GiB", "sum of speeds >= 0.96", "sum_of_speeds right"),
+    figures(
         "3.5",
         "an idle task computes again",
         "<= 1.2 x bytes / bandwidth + 30 ms",
-        named("an idle task computes again"),
-        shown("beyond_1.2_of_link_ms", "missing_gib", "right"),
+        "beyond_1.2_of_link_ms missing_gib right",
     ),
     Line(
         "3.5",
@@ -171,24 +164,24 @@ SWAP = [
         lambda row: str(row.get("test", "")).endswith("switches with checksums"),
         shown("switches", "checks", "wrong"),
     ),
-    Line(
+    figures(
         "3.5",
         "unified memory in the same table",
         "right",
-        named("two 12 GiB tasks on 16 GiB, unified memory"),
-        shown("ratio", "of_limit", "right"),
+        "ratio of_limit right",
+        "two 12 GiB tasks on 16 GiB, unified memory",
     ),
 ]
 
 
 def switching(names: Sequence[str]) -> list[Line]:
     return [
-        Line(
+        figures(
             "4.1",
             f"{name} switched out and in",
             ">= 20 times right, 2 MiB off at most, gated",
-            named(f"switching {name}"),
-            shown("switched_out", "wrong", "accounting_off_bytes", "held_back", "same_as_native"),
+            "switched_out wrong accounting_off_bytes held_back same_as_native",
+            f"switching {name}",
         )
         for name in names
     ]
@@ -207,12 +200,12 @@ def memory(simulated: bool) -> list[Line]:
     return [
         drift,
         *(
-            Line(
+            figures(
                 "4.3",
                 f"{name} at 4 GiB",
                 "its own error there, sees 4 GiB, recovers",
-                named(f"quota {name}"),
-                shown("error", "reached_mib", "total_mib", "recovered"),
+                "error reached_mib total_mib recovered",
+                f"quota {name}",
             )
             for name in QUOTED
         ),
@@ -225,12 +218,12 @@ def memory(simulated: bool) -> list[Line]:
             count=2,
         ),
         *(
-            Line(
+            figures(
                 "4.1",
                 f"memory sent by {name.removesuffix('-sharing')} to another process",
                 ">= 20 switches of both, 0 wrong",
-                named(f"ipc {name}"),
-                shown("switched_out", "swapped_in_gib", "pinned_mib", "nvml_beyond_mib", "wrong"),
+                "switched_out swapped_in_gib pinned_mib nvml_beyond_mib wrong",
+                f"ipc {name}",
             )
             for name in SHARING
         ),
@@ -239,28 +232,22 @@ def memory(simulated: bool) -> list[Line]:
 
 def alone(names: Sequence[str]) -> list[Line]:
     each = [
-        Line(
+        figures(
             "4.2",
             f"{name} alone",
             ">= 0.99, or within native/native",
-            named(f"alone {name}"),
-            shown("ratio", "interval", "native_interval"),
+            "ratio interval native_interval",
+            f"alone {name}",
         )
         for name in names
     ]
-    mean = Line("4.2", "mean over frameworks", ">= 0.995", named("alone, mean of all"), shown("ratio", "of"))
-    launches = Line(
-        "4.2",
-        "a million launches from C",
-        "<= 0.2 us added",
-        named("a million launches from C"),
-        shown("added_us", "native_us"),
-    )
+    mean = figures("4.2", "mean over frameworks", ">= 0.995", "ratio of", "alone, mean of all")
+    launches = figures("4.2", "a million launches from C", "<= 0.2 us added", "added_us native_us")
     return [*each, *([mean] if len(names) > 1 else []), launches]
 
 
-def of_compute(part: str, what: Callable[[str], bool], how: str = "nvshare") -> Callable[[Row], bool]:
-    return lambda row: row.get("part") == part and row.get("how") == how and what(row["what"])
+def of_compute(part: str, what: Callable[[str], bool]) -> Callable[[Row], bool]:
+    return lambda row: row.get("part") == part and row.get("how") == "nvshare" and what(row["what"])
 
 
 def worst_quota(rows: list[Row]) -> str:
@@ -383,7 +370,7 @@ STRESS = [
             ("nvshare stress --workers 8", "stress"),
             ("test_gpu_allocation.py", "test_gpu_allocation.py"),
         )
-    ),
+    )
 ]
 IN_A_POOL = [
     *(
@@ -396,7 +383,7 @@ IN_A_POOL = [
             count=WORKERS,
         )
         for kind in ("add", "matmul")
-    ),
+    )
 ]
 
 
@@ -474,44 +461,24 @@ def parts_for(simulated: bool, seconds: float = 8.0) -> list[Part]:
     """In the order of their weight. ``seconds``: of a measured window."""
     begin = 8.0 if simulated else _BEGIN
     place = nowhere if simulated else own_scheduler
-    compute = [
-        Part(
-            "quotas",
-            "each workload alone at its quotas",
-            _scenes(seconds, simulated, "quotas") + begin,
-            _compute(seconds, simulated, "quotas"),
-            quotas(),
-            place,
+
+    def compute(name: str, about: str, lines: list[Line], *of: str, starts: int = 1) -> Part:
+        takes = _scenes(seconds, simulated, *of) + starts * begin
+        return Part(name, about, takes, _compute(seconds, simulated, *of), lines, place)
+
+    return [
+        compute("quotas", "each workload alone at its quotas", quotas(), "quotas"),
+        compute("pairs", "quotas of two, three and four; changes", [*pairs(), *change()], "pairs", "change"),
+        compute(
+            "free", "without quotas; mostly idle and interactive tasks", [*free(), *idle()], "free", "idle", starts=2
         ),
-        Part(
-            "pairs",
-            "quotas of two, three and four; changes",
-            _scenes(seconds, simulated, "pairs", "change") + begin,
-            _compute(seconds, simulated, "pairs", "change"),
-            [*pairs(), *change()],
-            place,
-        ),
-        Part(
-            "free",
-            "without quotas; mostly idle and interactive tasks",
-            _scenes(seconds, simulated, "free", "idle") + 2 * begin,
-            _compute(seconds, simulated, "free", "idle"),
-            [*free(), *idle()],
-            place,
-        ),
+        *(_simulated_others() if simulated else _real_others()),
     ]
-    return [*compute, *(_simulated_others() if simulated else _real_others())]
 
 
 def _real_others() -> list[Part]:
     return [
-        Part(
-            "swap",
-            "tasks that do not fit, against the link",
-            155,
-            _gpu("swap"),
-            SWAP,
-        ),
+        Part("swap", "tasks that do not fit, against the link", 155, _gpu("swap"), SWAP),
         Part(
             "switching",
             "every framework in turns; quotas, drift, ranks, IPC",
@@ -526,21 +493,9 @@ def _real_others() -> list[Part]:
             _gpu("frameworks", "--only", "launches,alone"),
             alone(FRAMEWORKS),
         ),
-        Part(
-            "stress",
-            "the stress test by both names",
-            80,
-            _gpu("launching", "--only", "allocation,stress"),
-            STRESS,
-        ),
+        Part("stress", "the stress test by both names", 80, _gpu("launching", "--only", "allocation,stress"), STRESS),
         Part("pool", "workers at a quota each", 52, _gpu("launching", "--only", "pool"), IN_A_POOL),
-        Part(
-            "spine",
-            "what it costs alone, two side by side",
-            65,
-            _gpu("overhead", "--only", "alone,together"),
-            SPINE,
-        ),
+        Part("spine", "what it costs alone, two side by side", 65, _gpu("overhead", "--only", "alone,together"), SPINE),
         Part(
             "verify",
             "the acceptance of a node, beside native and MPS",
@@ -593,13 +548,7 @@ def _simulated_others() -> list[Part]:
             _gpu("launching", "--sim", "1xT4", "--only", "allocation,stress"),
             STRESS,
         ),
-        Part(
-            "pool",
-            "workers at a quota each",
-            60,
-            _gpu("launching", "--sim", "1xT4", "--only", "pool"),
-            IN_A_POOL,
-        ),
+        Part("pool", "workers at a quota each", 60, _gpu("launching", "--sim", "1xT4", "--only", "pool"), IN_A_POOL),
         Part(
             "verify",
             "the acceptance of a node, beside native",

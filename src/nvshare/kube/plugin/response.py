@@ -12,7 +12,6 @@ from nvshare.kube.api import deviceplugin_pb2 as api
 from nvshare.kube.plugin.state import uuid_of
 
 ENVVAR, CDI = "envvar", "cdi"
-STRATEGIES = (ENVVAR, CDI)
 
 LIBRARY_INSIDE = "/usr/lib/nvshare"
 SOCKETS_INSIDE = "/var/run/nvshare"

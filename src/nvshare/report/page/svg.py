@@ -68,11 +68,11 @@ def ticks(low: float, high: float, about: int = 6) -> list[float]:
     return [_round(index * step) for index in range(first, last + 1)]
 
 
-def ceiling(value: float, about: int = 6) -> float:
+def ceiling(value: float) -> float:
     """The next round value: where an axis ends."""
     if value <= 0:
         return 1.0
-    step = ticks(0.0, value, about)
+    step = ticks(0.0, value)
     width = step[1] if len(step) > 1 else value
     return _round(math.ceil(value / width - 1e-9) * width)
 
@@ -107,37 +107,28 @@ class Drawing:
     def dot(self, x: float, y: float, class_: str, radius: float = 5.0, **data: str | float | None) -> None:
         self.add(tag("circle", cx=x, cy=y, r=radius, class_=f"mark {class_}", **data))
 
-    def interval(self, low: float, high: float, y: float, class_: str = "interval") -> None:
+    def interval(self, low: float, high: float, y: float) -> None:
         """A horizontal interval with whiskers."""
-        self.line(low, y, high, y, class_)
+        self.line(low, y, high, y, "interval")
         for end in (low, high):
-            self.line(end, y - 4, end, y + 4, class_)
+            self.line(end, y - 4, end, y + 4, "interval")
 
-    def area(
-        self,
-        points: Sequence[tuple[float, float, float]],
-        class_: str,
-        **data: str | float | None,
-    ) -> None:
+    def area(self, points: Sequence[tuple[float, float, float]], class_: str, **data: str | float | None) -> None:
         """The area between two lines; points are (x, lower y, upper y), from left to right."""
         there = " L".join(f"{number(x)} {number(upper)}" for x, _, upper in points)
         back = " L".join(f"{number(x)} {number(lower)}" for x, lower, _ in reversed(points))
         self.add(tag("path", d=f"M{there} L{back} Z", class_=f"mark {class_}", **data))
 
-    def x_axis(self, scale: Scale, top: float, bottom: float, unit: str = "", form: str = "{:g}") -> None:
+    def x_axis(self, scale: Scale, top: float, bottom: float, unit: str = "") -> None:
         """Vertical grid lines behind everything, with their values below."""
         for value in scale.ticks():
             self.parts.insert(0, tag("line", x1=scale(value), y1=top, x2=scale(value), y2=bottom, class_="grid"))
-            self.text(scale(value), bottom + 18, form.format(value) + unit, "tick", "middle")
+            self.text(scale(value), bottom + 18, f"{value:g}{unit}", "tick", "middle")
 
     def render(self, says: str) -> str:
         """The whole picture; ``says`` describes it for screen readers."""
         return tag(
-            "svg",
-            *self.parts,
-            viewBox=f"0 0 {number(self.width)} {number(self.height)}",
-            role="img",
-            aria_label=says,
+            "svg", *self.parts, viewBox=f"0 0 {number(self.width)} {number(self.height)}", role="img", aria_label=says
         )
 
 
