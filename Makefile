@@ -85,7 +85,7 @@ soak: $(READY) native ## long random runs: 100,000 event sequences, a million fr
 	$(BIN)/python tests/soak/core_sequences.py --sequences 100000 --seed 1
 	NVSHARE_SOAK=1 $(BIN)/pytest --timeout 1800 tests/unit/daemon tests/integration/daemon
 	NVSHARE_SOAK=1 $(BIN)/pytest tests/integration/whole/test_swap.py -k every_byte
-	NVSHARE_SOAK=1 $(BIN)/pytest tests/integration/lab -k survivor
+	NVSHARE_SOAK=1 $(BIN)/pytest tests/integration/bench -k survivor
 	NVSHARE_SOAK=1 $(BIN)/pytest --timeout 400 tests/integration/launch/test_kills.py
 
 test-kube: $(READY) native ## the tests of the Kubernetes part on a real cluster that is made for them (root; Go the first time)

@@ -64,7 +64,7 @@ def main(
     without_gpus: bool,
     detach: bool,
 ) -> None:
-    """Schedules the tasks that share the GPUs of this node. One per GPU.
+    """Schedules the tasks that share the GPUs of this node. One per node; no GPU has two.
 
     \b
     nvshare-scheduler                       for everybody on this machine, as root
