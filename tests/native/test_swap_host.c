@@ -126,7 +126,7 @@ static void test_fewer_buffers_may_be_wanted_later(void)
 	nvs_mover_kick();
 	UNTIL(now().buffered == 8 * MIB);
 	nvs_residency_prepare(0, 4 * MIB);
-	assert((nvs_next_chunk() & 1) == 0 && now().buffered == 8 * MIB);
+	assert((nvs_residency_moves() & 1) == 0 && now().buffered == 8 * MIB);
 	must_free(p);
 }
 
