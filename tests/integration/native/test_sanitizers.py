@@ -31,7 +31,8 @@ def build(request: pytest.FixtureRequest) -> tuple[str, Path]:
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two of pytest's workers may come here at once
-        for command in (configure, ["cmake", "--build", directory]):
+        build: list[str | Path] = ["cmake", "--build", directory]
+        for command in (configure, build):
             subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return sanitizer, directory
 
