@@ -38,14 +38,14 @@ def test_change_arrives_beside_five_hundred_pods_that_change_all_the_time(small_
     wait_for("all pods", lambda: len(world.scheduler_status()["groups"]) == PODS + 1)
     wanted = {one["metadata"]["uid"]: one["metadata"] for one in world.api.pods()}
 
-    def settled() -> bool:
+    def have_last_values() -> bool:
         groups = {group["id"].removeprefix("pod:"): group for group in world.scheduler_status()["groups"]}
         return all(
             groups[uid]["core_limit"] == int(metadata.get("annotations", {}).get(CORE_LIMIT, 100))
             for uid, metadata in wanted.items()
         )
 
-    wait_for("the last values", settled)
+    wait_for("the last values", have_last_values)
     for number in range(PODS):
         world.api.delete(f"pod-{number}")
     wait_for("the others to be gone", lambda: len(world.scheduler_status()["groups"]) == 1)

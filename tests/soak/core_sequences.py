@@ -1,7 +1,7 @@
 """Long random runs of the scheduler core: seeded sequences of events, every invariant checked after each event.
 
 ``python tests/soak/core_sequences.py [--sequences 100000] [--seed N] [--jobs N]``. A failing sequence is printed with
-its seed; odd ones are about compute turns too; ``--sequences 1 --seed <that seed>`` repeats it.
+its seed; odd ones are about slices too; ``--sequences 1 --seed <that seed>`` repeats it.
 """
 
 from __future__ import annotations

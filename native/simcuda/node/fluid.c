@@ -27,11 +27,11 @@ bool nvs_dep_done(struct nvs_node *node, const struct nvs_dep *dep)
 	return op->seq != dep->seq || op->state == NVS_OP_DONE || op->state == NVS_OP_RETIRED;
 }
 
-static void unsettle_process(struct nvs_node *node, int pid)
+static void unassign_process(struct nvs_node *node, int pid)
 {
 	for (uint32_t i = 0; i < node->slot_top; i++)
 		if (node->slots[i].pid == pid)
-			node->slots[i].settled = 0;
+			node->slots[i].assigned = 0;
 }
 
 static void complete(struct nvs_node *node, struct nvs_slot *slot, struct nvs_op *op)
@@ -45,7 +45,7 @@ static void complete(struct nvs_node *node, struct nvs_slot *slot, struct nvs_op
 	slot->done_total++;
 	nvs_slot_count(node, slot, op->count, op->count == NVS_COUNT_LAUNCH ? 1 : op->bytes);
 	nvs_slot_left(node, op, slot->pid);
-	unsettle_process(node, slot->pid);
+	unassign_process(node, slot->pid);
 }
 
 static bool is_free(struct nvs_node *node, const struct nvs_op *op)
@@ -54,10 +54,10 @@ static bool is_free(struct nvs_node *node, const struct nvs_op *op)
 }
 
 /* Give idle engines their next work, the earliest submission whose conditions hold; finish what needs no engine. */
-static bool settle_slot(struct nvs_node *node, struct nvs_slot *slot)
+static bool assign_slot(struct nvs_node *node, struct nvs_slot *slot)
 {
 	bool finished = false;
-	slot->settled = 1;
+	slot->assigned = 1;
 	uint64_t best[NVS_ENGINES] = {0};
 	for (uint64_t queues = slot->busy_queues; queues != 0; queues &= queues - 1) {
 		uint64_t *first = &slot->queues[__builtin_ctzll(queues)].first;
@@ -85,15 +85,15 @@ static bool settle_slot(struct nvs_node *node, struct nvs_slot *slot)
 	return finished;
 }
 
-static void settle(struct nvs_node *node)
+static void assign_work(struct nvs_node *node)
 {
 	bool again = true;
 	while (again) {
 		again = false;
 		for (uint32_t i = 0; i < node->slot_top; i++) {
 			struct nvs_slot *slot = &node->slots[i];
-			if (slot->pid != 0 && !slot->settled && slot->busy_queues != 0)
-				again |= settle_slot(node, slot);
+			if (slot->pid != 0 && !slot->assigned && slot->busy_queues != 0)
+				again |= assign_slot(node, slot);
 		}
 	}
 }
@@ -255,7 +255,7 @@ static void step(struct nvs_node *node, const struct rates rates[NVS_GPUS], doub
 void nvs_node_advance(struct nvs_node *node, double now)
 {
 	struct rates rates[NVS_GPUS];
-	settle(node);
+	assign_work(node);
 	while (node->time < now) {
 		compute_rates(node, rates);
 		double next = next_event(node, rates);
@@ -265,7 +265,7 @@ void nvs_node_advance(struct nvs_node *node, double now)
 			return;
 		}
 		step(node, rates, next);
-		settle(node);
+		assign_work(node);
 	}
 }
 
@@ -286,9 +286,9 @@ uint64_t nvs_slot_push(struct nvs_node *node, int index, const struct nvs_op *op
 	slot->queues[op->queue].last = seq;
 	slot->busy_queues |= 1ull << op->queue;
 	slot->tail = seq;
-	slot->settled = 0;
+	slot->assigned = 0;
 	if (empty)
-		settle(node);
+		assign_work(node);
 	return seq;
 }
 
@@ -296,7 +296,7 @@ void nvs_slot_owner_done(struct nvs_node *node, int index, uint64_t seq)
 {
 	struct nvs_slot *slot = &node->slots[index];
 	complete(node, slot, nvs_slot_op(slot, seq));
-	settle(node);
+	assign_work(node);
 	nvs_node_wake(node);
 }
 

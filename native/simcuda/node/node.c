@@ -158,7 +158,7 @@ static void repair(struct nvs_node *node)
 {
 	for (uint32_t i = 0; i < node->slot_top; i++) {
 		struct nvs_slot *slot = &node->slots[i];
-		slot->settled = 0;
+		slot->assigned = 0;
 		for (int engine = 0; engine < NVS_ENGINES; engine++)
 			slot->current[engine] = 0;
 	}

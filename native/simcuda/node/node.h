@@ -119,7 +119,7 @@ struct nvs_slot {
 	uint32_t gpu;
 	uint64_t start_time; /* of the process, tells it from a later one with the same pid */
 	uint64_t bytes;      /* charged to the GPU, without managed memory */
-	uint32_t has_context, settled;
+	uint32_t has_context, assigned;
 	/* Managed memory on the GPU. Anybody who needs room takes from it, and the owner finds out that it has less. */
 	uint64_t managed;
 	uint64_t leaving; /* managed memory on its way to the host; still takes its place */
@@ -162,7 +162,7 @@ struct nvs_node {
 	uint32_t wake;     /* futex: bumped when waiting longer than was computed may be wrong */
 	uint32_t slot_top; /* no slot in use at or above */
 	int64_t epoch_wall_ns, reaped_wall_ns;
-	double time; /* everything is settled up to here */
+	double time; /* all work is done as far as it can be by then */
 	uint64_t done_order;
 	struct nvs_gpu gpus[NVS_GPUS];
 	struct nvs_slot slots[NVS_SLOTS];

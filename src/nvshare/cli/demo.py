@@ -23,7 +23,7 @@ from nvshare.gpu.cards import NoCards
 from nvshare.report.text import RULE, summary_table, task_report
 
 _NODE = "2xT4"
-_SPEED = 1.0  # as fast as life: compute turns are milliseconds of the host's own time, whose hiccups count as often
+_SPEED = 1.0  # as fast as life: slices are milliseconds of the host's own time, whose hiccups count as often
 _SCENE_WALL_SECONDS = 4.0
 
 

@@ -88,7 +88,7 @@ class LockReleased(Event):
 
 @dataclass(frozen=True)
 class SliceRequested(Event):
-    """The client holds the grant of this GPU and has work, but no compute turn."""
+    """The client holds the grant of this GPU and has work, but no slice."""
 
     client: int
     gpu: str
@@ -275,7 +275,7 @@ class LeasesAwaited(Event):
 
 @dataclass(frozen=True)
 class LeaseRequested(Event):
-    """Somebody wants a place on cards for its processes, which form the group ``lease:<id>``."""
+    """A process wants a reservation on cards for its processes, which form the group ``lease:<id>``."""
 
     lease: str
     holder: Process

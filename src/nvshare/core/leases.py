@@ -1,4 +1,4 @@
-"""Leases: reserved places on cards, each with a group of quotas for the processes of whoever holds it.
+"""Leases: reservations on cards, each with a group of quotas for the processes of whoever holds it.
 
 A lease is asked for, waits, is held, and ends when its holder does. Should something of it still be on the card then,
 its place is quarantined, with the reason, until that is gone. ``policy/placement.py`` says where a lease goes and who

@@ -3,7 +3,7 @@
 It never raises on an event: what concerns an unknown client or card is ignored with a log line, and a client that
 breaks the rules is expelled with a reason. ``selection.py`` says whose turn it is, ``turns.py`` carries it out,
 ``residency.py`` whose memory is on the cards, ``ledger.py`` books it, ``limits.py`` keeps quotas,
-``leases.py`` reserved places, ``members.py`` who belongs to which group, ``awaited_facts.py`` what waits for facts.
+``leases.py`` reservations, ``members.py`` who belongs to which group, ``awaited_facts.py`` what waits for facts.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Outsiders:
             pid
             for pid, look in strangers.items()
             if pid not in doubted
-            or (self._is_settled(pid, now) and not _is_of(look, clients) and (look.name or numbers_are_ours))
+            or (self._is_certain(pid, now) and not _is_of(look, clients) and (look.name or numbers_are_ours))
         }
         found: dict[str, list[Unmanaged]] = {gpu: [] for gpu in self._told}
         for (gpu, pid), size in sorted(taken.items()):
@@ -81,7 +81,7 @@ class Outsiders:
                 self._told[gpu] = tuple(users)
                 yield UnmanagedSeen(now, gpu, tuple(users))
 
-    def _is_settled(self, pid: int, now: float) -> bool:
+    def _is_certain(self, pid: int, now: float) -> bool:
         return now - self._doubted[pid] >= DOUBT
 
 

@@ -286,7 +286,7 @@ class GpuPool(Executor):
             task.future.set_exception(error)
 
     def _do(self, task: _Task, mine: _Worker) -> _Worker | None:
-        """Settle one future; the worker for the next task, if it is still there."""
+        """Do one task and finish its future; the worker for the next task, if it is still there."""
         try:
             right, answer = mine.do(task)
         except BaseException as error:

@@ -173,7 +173,7 @@ class Shared:
                 self._slices.knock()
                 yield self._opened
             elif not self.mover.complete:
-                yield self.mover.settled()
+                yield self.mover.moved_one()
             else:
                 self.mover.dirty()
                 return
@@ -286,7 +286,7 @@ class Shared:
     def _return(self, grant: int) -> None:
         self._grant = 0
         self._slices.lost()
-        self._open_gate()  # who waited for a compute turn waits for the grant now
+        self._open_gate()  # who waited for a slice waits for the grant now
         self._terms = None
         self._returning = self._engine.start(self._give_back(grant))
 

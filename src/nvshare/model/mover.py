@@ -51,7 +51,7 @@ class Mover:
         self._chunks: list[Chunk] = []
         self._target = SIZE_MAX  # never told: all that it is granted
         self._running: dict[str, Signal] = {}
-        self._settled = Signal()
+        self._moved_one = Signal()
         self.applied = 0
         self.allocated = 0
         self.resident = 0  # with what is on its way in: its place on the card is taken
@@ -67,9 +67,9 @@ class Mover:
         """All of it is on the card."""
         return self.resident == self.allocated and not self._running
 
-    def settled(self) -> Signal:
+    def moved_one(self) -> Signal:
         """Fires when a chunk has arrived or left."""
-        return self._settled
+        return self._moved_one
 
     def allocate(self, size: int) -> Process:
         """New memory: on the card as far as the target allows, the rest when there is room."""
@@ -125,8 +125,8 @@ class Mover:
 
     def _tell(self) -> None:
         self._report()
-        settled, self._settled = self._settled, Signal()
-        settled.fire()
+        moved_one, self._moved_one = self._moved_one, Signal()
+        moved_one.fire()
 
     def _arriving(self) -> Chunk | None:
         room = self._target - self.resident

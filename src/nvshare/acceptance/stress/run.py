@@ -96,7 +96,7 @@ def carry_out_plan(title: str, plan: Plan, scene: Scene, watchers: Watchers = Wa
     if plan.faults:
         watchers.phase("faults")
         made = tuple(findings(faults.checks()))
-    after = scene.settled(before, TOLERANCE, _SHUTDOWN)
+    after = scene.restored(before, TOLERANCE, _SHUTDOWN)
     verdicts = {
         "success rate": _SKIPPED if load is None else success_rate(load.workers, plan.min_success),
         "launch configurations": launch_configurations(launches, plan.min_launch) if plan.launch else _SKIPPED,

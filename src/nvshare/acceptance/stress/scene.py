@@ -47,7 +47,7 @@ class Scene:
         contexts = {uuid: frozenset(pids) for uuid, pids in self.meter.processes().items()}
         return State(self.processes(), contexts, self.meter.memory(), self.leases())
 
-    def settled(self, before: State, tolerance: int, patience: float) -> State:
+    def restored(self, before: State, tolerance: int, patience: float) -> State:
         """The state once nothing of this test is left, or after ``patience`` seconds."""
 
         def clean() -> bool:

@@ -116,7 +116,7 @@ class Solo:
         stage = self._stage
         return stage.play(Scene([Name(NATIVE, kind)], (), stage.seconds * REPORTED, stage.start * REPORTED))
 
-    def settle(self, kind: str) -> None:
+    def measure_until_steady(self, kind: str) -> None:
         """Where looks differ the host hesitated: then more of them, until the two best agree."""
         while rows.spread(sorted(self._found[kind])[-2:]) > STEADY and len(self._found[kind]) < LOOKS:
             self.measure(kind)
@@ -191,7 +191,7 @@ def _alone_at(stage: Stage, kind: str, wanted: Sequence[int], solo: Solo) -> Ite
     task = [Name(NVSHARE, kind)]
     played = [(quota, stage.play(Scene(task, (quota,), stage.seconds, stage.start))) for quota in wanted]
     solo.measure(kind)
-    solo.settle(kind)
+    solo.measure_until_steady(kind)
     for quota, seen in played:
         share = solo.shares(task, seen.speeds())
         figures = {**solo.figures(task, seen), "native_its": round(solo.speed(kind), 2)}
@@ -243,7 +243,7 @@ def _with_quotas(stage: Stage, mix: Sequence[str], solo: Solo) -> Iterator[Row]:
         played.append((tasks, wanted, stage.play(Scene(tasks, wanted, stage.seconds, stage.start))))
     solo.measure(*mix)
     for kind in mix:
-        solo.settle(kind)
+        solo.measure_until_steady(kind)
     for tasks, wanted, seen in played:
         shares = solo.shares(tasks, seen.speeds())
         what = title([task.kind for task in tasks])

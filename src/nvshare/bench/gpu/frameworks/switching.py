@@ -21,7 +21,7 @@ SWITCHES = 22
 AHEAD = 3  # processes that are started before their turn
 STEP_SECONDS = 0.03  # of work between two switches
 GATED_SECONDS = 0.4  # of the neighbour's work while the task wants to compute
-SETTLED = 2 << 20  # bytes that accounting may differ by
+ACCOUNTING_OFF = 2 << 20  # bytes that accounting may differ by
 DIGESTED = ("torch-train", "jax")  # results that must be those of a native run, bit for bit
 
 
@@ -97,7 +97,7 @@ def _row(worker: Task, native: Task | None, rival: Task, small: OwnScheduler) ->
         and wrong == 0
         and neighbour_right
         and same is not False
-        and accounted["accounting_off_bytes"] <= SETTLED
+        and accounted["accounting_off_bytes"] <= ACCOUNTING_OFF
         and gated["held_back"],
     }
 
