@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.integration.conftest import differences
+
 pytestmark = pytest.mark.simulated
 
 DATA = Path(__file__).parents[2] / "data"
@@ -282,3 +284,19 @@ def test_the_modelled_mission_is_the_recorded_one_to_the_digit(run: Run, recorde
 
 def measured(content: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in ("date", "machine", "versions")}
+
+
+@pytest.mark.parametrize(
+    ("seen", "known", "different"),
+    [
+        (["a", "tasks"], ["a", "tasks[]"], set()),
+        (["a", "rows[].x", "rows[].y"], ["a", "rows"], set()),
+        (["rows[].x"], ["rows[].x", "rows[].y"], {"rows[].y"}),
+        (["a", "b"], ["a", "c"], {"b", "c"}),
+        (["rows[].figures.host_stood_still_ms"], [], set()),
+    ],
+)
+def test_lists_that_happen_to_be_empty_are_no_difference(
+    seen: list[str], known: list[str], different: set[str]
+) -> None:
+    assert differences(seen, known) == different
