@@ -359,14 +359,16 @@ struct nvs_req_turn {
 
 /* Scheduler to client: here is a slice. The same number again: its length changed.
  *
- * A slice with a length ends early when the client is idle. A slice without one lasts until END_TURN. */
+ * A slice with a length ends early when the client has been idle for patience_us. A slice without one lasts until
+ * END_TURN. */
 struct nvs_turn_ok {
 	uint32_t gpu;
 	uint8_t reserved[4];
 	uint64_t number;
 	/* counted from the first TURN_OK with this number; 0: until told */
 	uint32_t length_us;
-	uint8_t reserved_end[4];
+	/* 0: a millisecond */
+	uint32_t patience_us;
 };
 
 /* Scheduler to client: the slice is over now. */
@@ -581,7 +583,7 @@ NVS_FIELD(nvs_turn_ok, gpu, 0, 4);
 NVS_FIELD(nvs_turn_ok, reserved, 4, 8);
 NVS_FIELD(nvs_turn_ok, number, 8, 16);
 NVS_FIELD(nvs_turn_ok, length_us, 16, 20);
-NVS_FIELD(nvs_turn_ok, reserved_end, 20, 24);
+NVS_FIELD(nvs_turn_ok, patience_us, 20, 24);
 NVS_SIZE(nvs_turn_ok, 24);
 NVS_FIELD(nvs_end_turn, gpu, 0, 4);
 NVS_FIELD(nvs_end_turn, reserved, 4, 8);

@@ -64,6 +64,7 @@ class GiveSlice(Command):
     gpu: str
     number: int
     length: float | None  # seconds; None: until told
+    patience: float = 0.001  # seconds without work after which a slice with a length ends
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,14 @@ class DenyReason(enum.IntEnum):
 
 
 @dataclass(frozen=True)
+class Cores:
+    """A compute quota, in percent of one card: what is guaranteed, and what is the most."""
+
+    floor: int = 0
+    cap: int = 100
+
+
+@dataclass(frozen=True)
 class Settings:
     mode: Mode = Mode.AUTO
     anti_thrash: bool = True

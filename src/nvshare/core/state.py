@@ -18,7 +18,7 @@ from nvshare.core.events import ClientRegistered, Event, MemoryRequested, Unmana
 from nvshare.core.memory.policy.quantum import REMEMBERED
 from nvshare.core.policy.membership import Opened, Process, lease_group
 from nvshare.core.policy.precedence import Layers
-from nvshare.core.settings import SIZE_MAX, DenyReason, Priority, Settings
+from nvshare.core.settings import SIZE_MAX, Cores, DenyReason, Priority, Settings
 
 STORY_LENGTH = 40  # events remembered for the message of a broken invariant
 CORE_LIMIT_DEFAULT = 100
@@ -331,6 +331,10 @@ class Group:
     def core_percent(self) -> int:
         value = self.core_limit.effective
         return CORE_LIMIT_DEFAULT if value is None else value
+
+    @property
+    def cores(self) -> Cores:
+        return Cores(0, self.core_percent)
 
     @property
     def rank(self) -> Priority:

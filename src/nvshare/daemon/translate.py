@@ -142,7 +142,7 @@ def _microseconds(seconds: float) -> int:
 
 def _slice_ok(command: commands.GiveSlice, gpu: int) -> wire.Message:
     length = 0 if command.length is None else max(1, _microseconds(command.length))
-    return wire.TurnOk(gpu, command.number, length)
+    return wire.TurnOk(gpu, command.number, length, _microseconds(command.patience))
 
 
 def _lock_ok(command: commands.Grant, gpu: int) -> wire.Message:

@@ -459,15 +459,17 @@ class ReqTurn(Message):
 class TurnOk(Message):
     """Scheduler to client: here is a slice. The same number again: its length changed.
 
-    A slice with a length ends early when the client is idle. A slice without one lasts until END_TURN.
+    A slice with a length ends early when the client has been idle for ``patience_us``. A slice without one lasts until
+    END_TURN.
     """
 
     gpu: int
     number: int
     length_us: int = 0  # counted from the first TURN_OK with this number; 0: until told
+    patience_us: int = 0  # 0: a millisecond
 
     TYPE = MessageType.TURN_OK
-    LAYOUT = (("gpu", "I"), ("reserved", "4x"), ("number", "Q"), ("length_us", "I"), ("reserved_end", "4x"))
+    LAYOUT = (("gpu", "I"), ("reserved", "4x"), ("number", "Q"), ("length_us", "I"), ("patience_us", "I"))
 
 
 @dataclass(frozen=True)
