@@ -112,8 +112,8 @@ def test_compute_turns_go_both_ways_in_microseconds() -> None:
     ]
     assert [translate.to_message(command, gpus) for command in sent] == [
         wire.Terms(1, wire.FLAG_TURNS, 4000),
-        wire.TurnOk(1, 7, 50_000),
-        wire.TurnOk(1, 7),
+        wire.TurnOk(1, 7, 50_000, 1000),
+        wire.TurnOk(1, 7, 0, 1000),
         wire.EndTurn(1, 7),
     ]
 
