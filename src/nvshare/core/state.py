@@ -336,6 +336,10 @@ class Group:
     def cores(self) -> Cores:
         return Cores(0, self.core_percent)
 
+    def floor_on(self, gpu: str) -> int:
+        """The percent of this card's time that the group is guaranteed."""
+        return self.cores.floor
+
     @property
     def rank(self) -> Priority:
         return self.priority.effective or Priority.NORMAL
