@@ -324,6 +324,14 @@ bool nvs_gate_quiet(void)
 	return true;
 }
 
+bool nvs_gate_names(void)
+{
+	for (struct nvs_thread *thread = atomic_load(&threads); thread != NULL; thread = thread->next)
+		if (atomic_load(&thread->in_call) & NVS_NAMES)
+			return true;
+	return false;
+}
+
 /* Ask again and again, with growing pauses, until `done`, the deadline or the end of the process. */
 static bool wait_until(bool (*done)(void), uint64_t deadline)
 {

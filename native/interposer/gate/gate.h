@@ -128,6 +128,8 @@ bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us);
 bool nvs_gate_drained(void);
 /* The gate rests: nobody is between gate and GPU. */
 bool nvs_gate_quiet(void);
+/* A call is under way that submits nothing, but needs its memory to stay. */
+bool nvs_gate_names(void);
 
 /* Wait until all work submitted so far is finished, without shutting the gate and legal while other streams capture;
  * used before memory is unmapped. Any thread. False when it could not be established (the deadline, or a capture under
