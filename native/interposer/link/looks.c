@@ -13,6 +13,7 @@
 
 static struct {
 	uint64_t at;          /* the next look at a slice; 0: when something happens */
+	uint64_t looked_at;   /* the last one */
 	uint64_t pause;       /* before it */
 	uint64_t submissions; /* at the last look */
 	uint64_t begun_with;  /* submissions */
@@ -190,7 +191,7 @@ static bool watches(void)
 void nvs_look(uint64_t now)
 {
 	looks.turn_at = look_for_turn(now);
-	bool is_due = now >= looks.at;
+	bool is_due = now >= looks.at || nvs_gate_waited_at() > looks.looked_at;
 	if (nvs_shell_client.phase == NVS_STATE_CLOSING)
 		looks.at = is_due ? follow_closing() : looks.at;
 	else if (nvs_client_follows(&nvs_shell_client))
@@ -199,12 +200,14 @@ void nvs_look(uint64_t now)
 		looks.at = 0;
 	else if (is_due)
 		looks.at = look_at_slice(now);
+	looks.looked_at = now;
 	if (nvs_shell_client.idle_since != 0) /* the client acts on it when time has passed: it must still be so */
 		look_at_idleness();
 }
 
 uint64_t nvs_look_due(void)
 {
+	atomic_store(&nvs_gate_next_look, nvs_client_may_end(&nvs_shell_client) ? looks.at : 0);
 	return nvs_earlier(looks.turn_at, looks.at);
 }
 
