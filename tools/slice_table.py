@@ -27,8 +27,8 @@ HEAD = """\
 def header() -> str:
     """The header's text."""
     parts = [HEAD]
-    for kind, names in (("state", State), ("change", Change)):
-        values = "".join(f"\tNVS_{kind.upper()}_{one.name} = {one.value},\n" for one in names)
+    for kind, members in (("state", list(State)), ("change", list(Change))):
+        values = "".join(f"\tNVS_{kind.upper()}_{one.name} = {one.value},\n" for one in members)
         parts.append(f"enum nvs_slice_{kind} {{\n{values}}};\n")
     parts.append(f"#define NVS_STATES {len(State)}\n#define NVS_CHANGES {len(Change)}\n#define NVS_ILLEGAL 255\n")
     after = table()

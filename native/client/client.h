@@ -218,7 +218,7 @@ bool nvs_client_may_end(const struct nvs_client *client);
 
 /* What the card was used for a slice: `clock` by this process's clock, from the first submission to the end, and `gpu`
  * by the GPU's, or 0. */
-uint64_t nvs_bill_used(uint64_t clock, uint64_t gpu);
+NVS_CLIENT_API uint64_t nvs_bill_used(uint64_t clock, uint64_t gpu);
 
 /* What was seen of a card since a slice began. */
 struct nvs_seen {
@@ -228,6 +228,6 @@ struct nvs_seen {
 };
 
 /* The part of `used` in which the GPU was at work for this client. */
-uint64_t nvs_bill_busy(const struct nvs_seen *seen, uint64_t used);
+NVS_CLIENT_API uint64_t nvs_bill_busy(const struct nvs_seen *seen, uint64_t used);
 
 #endif
