@@ -160,7 +160,7 @@ class Machine:
         length: int = 0,
         patience: int = 0,
         flags: int = 0,
-        waits: bool = False,
+        waits: int = 0,
     ) -> list[Action]:
         event = self._event
         event.type, event.card, event.now = kind, card, now
