@@ -67,7 +67,7 @@ struct nvs_event {
 	uint32_t flags;
 	uint32_t waits; /* a thread of this process waits for the GPU, and submits more when it wakes: with every event
 			 */
-	uint32_t names; /* a call names memory, and needs it where it is: with every event */
+	uint32_t names; /* a call needs memory where it is, or is about to: with every event */
 	uint32_t unused;
 };
 

@@ -327,6 +327,8 @@ bool nvs_gate_quiet(void)
 
 bool nvs_gate_names(void)
 {
+	if (is_open(atomic_load(&nvs_gate)) && atomic_load(&waiting) != 0)
+		return true;
 	for (struct nvs_thread *thread = atomic_load(&threads); thread != NULL; thread = thread->next)
 		if (atomic_load(&thread->in_call) & NVS_NAMES)
 			return true;

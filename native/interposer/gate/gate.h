@@ -128,7 +128,8 @@ bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us);
 bool nvs_gate_drained(void);
 /* The gate rests: nobody is between gate and GPU. */
 bool nvs_gate_quiet(void);
-/* A call is under way that submits nothing, but needs its memory to stay. */
+/* A call is under way that submits nothing, but needs its memory to stay; or the gate is open, and a thread that waited
+ * at it has yet to wake up. */
 bool nvs_gate_names(void);
 
 /* Wait until all work submitted so far is finished, without shutting the gate and legal while other streams capture;
