@@ -305,7 +305,7 @@ static void turn_time(struct nvs_client *client)
 {
 	if (client->alone_since != 0 && client->now >= client->alone_since + NVS_DRAIN_NS) {
 		client->alone_since = 0;
-		nvs_do(client, NVS_DO_FREE_MEMORY);
+		nvs_do(client, NVS_DO_FREE_MEMORY)->wants = true;
 	}
 	if (client->opening)
 		open_if_granted(client);

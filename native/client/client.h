@@ -75,7 +75,7 @@ enum nvs_action_type {
 	NVS_DO_LOOK_DRAINED,   /* has all work ended that went through the shut gate? If so, DRAINED */
 	NVS_DO_OPEN_MEMORY,    /* let nothing leave any more; then PLACE */
 	NVS_DO_SHUT_MEMORY,    /* it may leave */
-	NVS_DO_FREE_MEMORY,    /* nobody tells any more where it is to be: bring all of it */
+	NVS_DO_FREE_MEMORY,    /* nobody tells any more where it is to be: bring all of it. wants: after a long wait */
 	NVS_DO_TELL_STUCK,     /* a drain, or with `wants` the end of a slice, passed its deadline of `length`: warn */
 	NVS_DO_REPORT,         /* a change that the table does not know: warn, with nvs_client_story */
 };

@@ -60,6 +60,8 @@ static void change(struct nvs_client *client, struct nvs_card *card, enum nvs_sl
 static uint64_t used_until(const struct nvs_client *client, uint64_t end)
 {
 	uint64_t since = client->used_since;
+	if (!client->worked && !client->joined)
+		return 0; /* who waited at the gate did not wake up, or not in time */
 	return client->used + (since != 0 && end > since ? end - since : 0);
 }
 

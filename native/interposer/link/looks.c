@@ -37,6 +37,11 @@ void nvs_looks_begin(void)
 		looks.marks[i] = nvs_pace_marks(nvs_link.gpus[i].device);
 }
 
+bool nvs_looks_submitted(void)
+{
+	return nvs_gate_submissions() != looks.begun_with;
+}
+
 bool nvs_looks_marked(CUdevice device)
 {
 	for (uint32_t i = 0; i < nvs_shell_client.count; i++)
@@ -111,13 +116,11 @@ static uint64_t follow_overrun(uint64_t now)
 
 static void look_at_idleness(void)
 {
-	uint64_t known = nvs_shell_client.idle_since, idle = nvs_gate_idle_since();
-	bool first = nvs_shell_client.phase == NVS_STATE_HELD && !nvs_shell_client.worked &&
-		     nvs_gate_submissions() != looks.begun_with;
-	uint64_t since = nvs_gate_used_since();
-	if (first || (idle == 0 && known != 0))
+	nvs_shell_tell_facts();
+	uint64_t known = nvs_shell_client.idle_since, idle = nvs_gate_idle_since(), since = nvs_gate_used_since();
+	if (idle == 0 && known != 0)
 		nvs_shell_feed((struct nvs_event){.type = NVS_EVENT_WORK, .at = since != 0 ? since : nvs_now_ns()});
-	if (idle != 0 && (first || idle != known))
+	if (idle != 0 && idle != known)
 		nvs_shell_feed((struct nvs_event){.type = NVS_EVENT_IDLE, .at = idle});
 }
 

@@ -16,6 +16,8 @@ void nvs_look(uint64_t now);
 /* When that is so again; 0: not before something happens. */
 uint64_t nvs_look_due(void);
 void nvs_looks_after_fork(void);
+/* Something was submitted since the slice began. */
+bool nvs_looks_submitted(void);
 /* In this slice there was something to see the work of this device by. */
 bool nvs_looks_marked(CUdevice device);
 

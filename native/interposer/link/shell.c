@@ -192,6 +192,9 @@ static void carry_out(const struct nvs_action *action)
 		nvs_residency_shut();
 		return nvs_mover_kick();
 	case NVS_DO_FREE_MEMORY:
+		if (action->wants)
+			NVS_INFO("no scheduler for %llu s: bringing memory back to the card",
+				NVS_DRAIN_NS / NVS_NS_PER_S);
 		nvs_residency_free_all();
 		return nvs_mover_kick();
 	case NVS_DO_TELL_STUCK:
@@ -222,8 +225,10 @@ void nvs_shell_tell_facts(void)
 	if (shut && atomic_load(&nvs_link.wanted) && atomic_exchange(&nvs_link.wanted, false))
 		nvs_shell_feed((struct nvs_event){.type = NVS_EVENT_WANT, .length = nvs_mover_switch_ns()});
 	uint64_t since = nvs_gate_used_since();
-	if (nvs_shell_client.phase != NVS_STATE_NONE && nvs_shell_client.used_since == 0 && since != 0)
-		nvs_shell_feed((struct nvs_event){.type = NVS_EVENT_WORK, .at = since});
+	bool begun = nvs_shell_client.used_since == 0 && since != 0;
+	bool first = !nvs_shell_client.worked && nvs_looks_submitted();
+	if (nvs_shell_client.phase != NVS_STATE_NONE && (begun || first))
+		nvs_shell_feed((struct nvs_event){.type = NVS_EVENT_WORK, .at = since != 0 ? since : nvs_now_ns()});
 }
 
 static void tell(const struct nvs_gpu *gpu, struct nvs_event event)

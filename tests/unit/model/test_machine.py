@@ -133,6 +133,17 @@ def test_a_slice_in_which_nothing_was_submitted_yet_ends_after_a_millisecond() -
     assert client.machine.wake_at == client.now + MS
 
 
+def test_a_slice_in_which_nothing_was_submitted_costs_nothing() -> None:
+    client = Client().in_slice(20 * MS)  # in which work from before could have run on
+    client.later(20 * MS)
+    client.feed(EventType.ENDED, at=client.now)
+    client.feed(EventType.WANT)
+    client.feed(EventType.GIVE, number=2, length=20 * MS)
+    client.now += 5 * MS
+    client.feed(EventType.END, number=2)
+    assert over(client.feed(EventType.ENDED, at=client.now)).used == 0
+
+
 def test_a_short_gap_counts_as_used_and_a_long_one_does_not() -> None:
     client = Client().in_slice(0)
     begun = client.now
@@ -153,6 +164,7 @@ def test_what_is_in_flight_is_told_once_and_the_gpus_clock_corrects_the_end() ->
     client.feed(EventType.ENDED, at=client.now)
     client.feed(EventType.WANT)
     client.feed(EventType.GIVE, number=2, length=20 * MS)
+    client.feed(EventType.WORK, at=client.now)
     assert kinds(client.later(20 * MS)) == [Do.SET_GATE, Do.CLOSE_SLICE]
     first = over(client.feed(EventType.PENDING, length=3 * MS))
     assert (first.reason, first.length, first.used) == (SliceEnd.ENDED, 3 * MS, 20 * MS)
