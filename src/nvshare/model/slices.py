@@ -171,4 +171,4 @@ class ComputeSlices:
             if same and not self._pieces and self._idle_since == since:
                 self._close(SliceEnd.IDLE)
 
-        self._engine.at(max(self._engine.now, since + costs.SLICE_IDLE), look)
+        self._engine.at(max(self._engine.now, since + turn.patience + costs.SEE_END), look)
