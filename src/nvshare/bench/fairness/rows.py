@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Annotated, Any
 
 from nvshare.bench import columns
 from nvshare.bench.columns import JUDGED, Column, Compared
 from nvshare.bench.compute.track import percentile
-from nvshare.bench.fairness.tasks import LONG, SMALL, Tasks, text
+from nvshare.bench.fairness.tasks import LONG, SMALL, Tasks
 
 WORST_RATIO = 0.80  # of what is attainable, for each task of each set
 USUAL_RATIO = 0.88  # the same in most sets
@@ -35,6 +35,12 @@ class TaskShape:
     host_ms: float
     floor: int | None
     cap: int | None
+
+
+def task_text(task: TaskShape) -> str:
+    """As it is typed."""
+    quota = f"@{task.floor or ''}..{task.cap or ''}" if task.floor or task.cap else ""
+    return f"{task.gpu_ms:g}+{task.host_ms:g}{quota}"
 
 
 _WORST = Compared("worst got / attainable", 1)
@@ -133,10 +139,11 @@ def row(
     note: str = "",
 ) -> Row:
     """A judged row. Without ``got`` nothing could be measured under nvshare, which is not as promised."""
+    shapes = tuple(TaskShape(task.gpu_ms, task.host_ms, task.floor, task.cap) for task in tasks)
     made = Row(
         part,
-        what or text(tasks),
-        tuple(TaskShape(task.gpu_ms, task.host_ms, task.floor, task.cap) for task in tasks),
+        what or " ".join(map(task_text, shapes)),
+        shapes,
         tuple(due.fair),
         tuple(due.attainable),
         tuple(got),
@@ -144,7 +151,7 @@ def row(
         None if mps is None else tuple(mps),
         note=note,
     )
-    return Row(**{**{name: getattr(made, name) for name in made.__dataclass_fields__}, "ok": _ok(made)})
+    return replace(made, ok=_ok(made))
 
 
 def _ok(row: Row) -> bool | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
 from nvshare.bench.workloads.spec import seeded
 
@@ -54,25 +53,8 @@ class Task:
         """The same without a quota."""
         return replace(self, floor=None, cap=None)
 
-    def __str__(self) -> str:
-        quota = f"@{self.floor or ''}..{self.cap or ''}" if self.has_quota else ""
-        return f"{self.gpu_ms:g}+{self.host_ms:g}{quota}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "gpu_ms": self.gpu_ms,
-            "host_ms": self.host_ms,
-            "floor": self.floor,
-            "cap": self.cap,
-            "kernel_ms": self.kernel_ms,
-        }
-
 
 Tasks = tuple[Task, ...]
-
-
-def text(tasks: Tasks) -> str:
-    return " ".join(map(str, tasks))
 
 
 def parse_task(written: str, kernel_ms: float = KERNEL_MS) -> Task:
@@ -126,7 +108,7 @@ def parse_set(written: str, kernel_ms: float = KERNEL_MS) -> Tasks:
         raise ValueError(f"{written!r} has {len(tasks)} tasks: give 1 to {MOST_TASKS}, as {GRAMMAR}")
     floors = sum(task.floor or 0 for task in tasks)
     if floors > PERCENT_BOUNDS[1]:
-        raise ValueError(f"{written!r}: the floors add up to {floors} %: at most {PERCENT_BOUNDS[1]} % of a card is there")
+        raise ValueError(f"{written!r}: the floors add up to {floors} %: a card has {PERCENT_BOUNDS[1]} %")
     return tasks
 
 
