@@ -13,6 +13,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from nvshare.bench import venues
+from nvshare.bench.fairness import live
 from nvshare.bench.fairness.rows import TABLE_PART, Row, promises, summary
 from nvshare.bench.fairness.tasks import (
     GRAMMAR,
@@ -27,10 +29,12 @@ from nvshare.bench.fairness.tasks import (
     table,
 )
 from nvshare.bench.parallel import HelperEnded, spread
+from nvshare.bench.worker import WorkerFailed
 from nvshare.cli.node_options import MODEL, SIM, plain_errors
 from nvshare.cli.options import Finite, Seconds, fail
-from nvshare.cli.results import HTML, JSON, require_apart, say, write
+from nvshare.cli.results import HTML, JSON, require_apart, say, write, write_json
 from nvshare.gpu.profiles import parse_node
+from nvshare.model import attainable
 from nvshare.model.fairness import Job, measured_row
 from nvshare.report.compute import simulated_note
 from nvshare.report.fairness import row_line, sets_text, summary_text
@@ -48,22 +52,63 @@ class _Plan:
     seconds: float
     warm_up: float
 
-    @property
-    def length(self) -> float:
-        """Seconds that one set takes in one way."""
-        return self.seconds + self.warm_up
+
+@dataclass
+class _Result:
+    """What is found, by the place of its set. ``about``: what was asked for."""
+
+    about: dict[str, Any]
+    rows: dict[int, Row]
+    json_path: Path | None
+    source: str = "model"
+    title: str = ""
+
+    def ordered(self) -> list[Row]:
+        return [self.rows[place] for place in sorted(self.rows)]
+
+    def content(self, complete: bool) -> dict[str, Any]:
+        rows = self.ordered()
+        return {
+            "machine": {"node": self.title},
+            **self.about,
+            "complete": complete,
+            "summary": asdict(summary(rows)),
+            "promises": [asdict(promise) for promise in promises(rows)],
+            "rows": [row.to_dict() for row in rows],
+        }
 
 
-Found = Callable[[int, Row], None]  # hears of each row, with its place
-
-
-def _measure_in_model(spec: str, plan: _Plan, found: Found) -> str:
+def _in_model(spec: str, plan: _Plan, result: _Result) -> None:
     _, profile = parse_node(spec)
+    result.title = f"1 x {profile.name} (model)"
     jobs = [Job(part, tasks, profile.name, plan.seconds, plan.warm_up) for part, tasks in plan.sets]
-    with contextlib.closing(spread(measured_row, jobs)) as results:
-        for place, row in results:
-            found(place, row)
-    return f"1 x {profile.name} (model)"
+    try:
+        with _progress(len(jobs)) as told, contextlib.closing(spread(measured_row, jobs)) as results:
+            for place, row in results:
+                result.rows[place] = row
+                told(row)
+    except HelperEnded as error:
+        fail(str(error), 1)
+
+
+def _live(sim_spec: str | None, plan: _Plan, result: _Result) -> None:
+    """Real processes. The file is written after every row: a run that is cut short keeps what it found."""
+    with venues.chosen(sim_spec, "bench") as venue:
+        result.title, result.source = venue.title, venue.source
+        ways = 3 if venue.source == "gpu" else 2
+        each = ways * (plan.seconds + plan.warm_up + live.SETTLING)
+        minutes = (len(plan.sets) * each + live.BEGIN_SECONDS[venue.source]) / 60
+        click.echo(f"nvshare bench fairness on {venue.title}: {len(plan.sets)} sets; about {minutes:.1f} min", err=True)
+        most = max(len(tasks) for _, tasks in plan.sets)
+        with (
+            _progress(len(plan.sets)) as told,
+            live.on(venue, plan.seconds, plan.warm_up, attainable.measure, most) as stage,
+        ):
+            for place, (part, tasks) in enumerate(plan.sets):
+                row = result.rows[place] = stage.row(part, tasks)
+                if result.json_path is not None:
+                    write_json(result.json_path, "fairness", venue.source, result.content(complete=False))
+                told(row)
 
 
 @contextlib.contextmanager
@@ -167,49 +212,20 @@ def fairness_command(
     kind = SMALL if small else LONG if long else RANDOM
     plan = _Plan(_chosen_sets(given, fixed, sets, seed, kind, kernel), seconds, warm_up)
     about = {"seed": seed, "seconds": seconds, "warm_up": warm_up, "kernel_ms": kernel}
-    rows: dict[int, Row] = {}
+    result = _Result(about, {}, json_path)
     with plain_errors("H200"):
-        title, source = _run(model_spec, sim_spec, plan, about, rows, json_path)
-    ordered = [rows[place] for place in sorted(rows)]
-    content = _content(title, about, ordered, complete=True)
-    written = write("fairness", source, content, json_path, html_path)
-    click.echo(f"nvshare bench fairness on {title}\n\n{summary_text(ordered)}\n")
+        if model_spec:
+            _in_model(model_spec, plan, result)
+        else:
+            try:
+                _live(sim_spec, plan, result)
+            except WorkerFailed as error:
+                fail(str(error), 1)
+    ordered = result.ordered()
+    written = write("fairness", result.source, result.content(complete=True), json_path, html_path)
+    click.echo(f"nvshare bench fairness on {result.title}\n\n{summary_text(ordered)}\n")
     click.echo(sets_text(ordered, verbose or bool(given) or fixed))
-    if source != "gpu":
-        click.echo(simulated_note({"model": "modelled"}.get(source, source)))
+    if result.source != "gpu":
+        click.echo(simulated_note("modelled" if model_spec else result.source))
     say(written)
     sys.exit(0 if all(promise.ok for promise in promises(ordered)) else 1)
-
-
-def _run(
-    model_spec: str | None,
-    sim_spec: str | None,
-    plan: _Plan,
-    about: dict[str, Any],
-    rows: dict[int, Row],
-    json_path: Path | None,
-) -> tuple[str, str]:
-    """Fills ``rows`` by place; the title of the node, and its source."""
-    with _progress(len(plan.sets)) as told:
-
-        def found(place: int, row: Row) -> None:
-            rows[place] = row
-            told(row)
-
-        if not model_spec:
-            fail("only --model is there yet", 2)
-        try:
-            return _measure_in_model(model_spec, plan, found), "model"
-        except HelperEnded as error:
-            fail(str(error), 1)
-
-
-def _content(title: str, about: dict[str, Any], rows: Sequence[Row], complete: bool) -> dict[str, Any]:
-    return {
-        "machine": {"node": title},
-        **about,
-        "complete": complete,
-        "summary": asdict(summary(rows)),
-        "promises": [asdict(promise) for promise in promises(rows)],
-        "rows": [row.to_dict() for row in rows],
-    }

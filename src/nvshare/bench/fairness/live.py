@@ -1,0 +1,221 @@
+"""Real processes that compute and think: the same tasks natively, under nvshare and under MPS, in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvshare.bench.compute import kinds, mps
+from nvshare.bench.compute.workers import MPS, NATIVE, NVSHARE, PROGRAM
+from nvshare.bench.fairness.rows import Measure, Row, row
+from nvshare.bench.fairness.tasks import Task, Tasks
+from nvshare.bench.processes import Venue
+from nvshare.bench.worker import Worker, WorkerFailed
+from nvshare.client.connection import Connection, RequestRefused
+
+_AHEAD = 0.02  # seconds until a set begins: all have heard of it by then
+_TAIL = 0.05  # seconds of work after the window, so that its end looks like the rest of it
+_LATE = 20.0  # seconds after the end of its work that a worker has to answer
+_SOLO = 0.03  # seconds of kernels whose length is measured alone
+_TRIES = 3  # of which the shortest counts
+_POINTS = (1_000, 100_000, 1_000_000)  # amounts of work by which the length of a kernel is found
+SETTLING = 0.3  # seconds that a set takes beside its windows
+BEGIN_SECONDS = {"gpu": 25.0, "simulated": 4.0}  # until all processes are ready
+
+
+def used(bursts: Iterable[tuple[float, float]], begin: float, end: float, burst_seconds: float) -> float:
+    """Percent of a window in which the card computed for a task. ``bursts``: when each began and how long it took; each
+    takes ``burst_seconds`` alone. One over an edge of the window counts for the part of it that lies within."""
+    within = ((min(began + took, end) - max(began, begin)) / took for began, took in bursts if took > 0)
+    return 100 * burst_seconds * sum(part for part in within if part > 0) / (end - begin)
+
+
+def cores_of(task: Task) -> int | str | None:
+    """A quota as the scheduler's control socket takes it."""
+    if task.floor is None:
+        return task.cap
+    return f"{task.floor}..{task.cap or ''}"
+
+
+class Crew:
+    """Processes that stay up for all sets, so many in each way. Use as a context: none is left when it ends."""
+
+    def __init__(self, environments: Mapping[str, Mapping[str, str]], steps: str, kit: str = "driver") -> None:
+        self.environments = environments
+        self._steps = steps
+        self._kit = kit
+        self._workers: dict[tuple[str, int], Worker] = {}
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end(list(self._workers.values()))
+
+    def of(self, how: str, count: int) -> list[Worker]:
+        """So many workers that are ready; those that are missing are started, all at the same time."""
+        self.call_up({how: count})
+        return [self._workers[how, number] for number in range(count)]
+
+    def call_up(self, counts: Mapping[str, int]) -> None:
+        places = [(how, number) for how, count in counts.items() for number in range(count)]
+        fresh = [place for place in places if place not in self._workers]
+        for how, number in fresh:
+            command = [sys.executable, *PROGRAM, self._kit]
+            self._workers[how, number] = Worker(f"task {number + 1} ({how})", command, self.environments[how])
+        for place in fresh:
+            self._workers[place].send(do="prepare", steps=self._steps)
+        for place in fresh:
+            worker = self._workers[place]
+            worker.receive()
+            if place[0] == NVSHARE and worker.client is None:
+                raise WorkerFailed(f"the worker {worker.name} runs without nvshare: libnvshare.so was not loaded")
+
+    def forget(self, how: str) -> None:
+        """End those of one way, whatever they do; the next set has new ones."""
+        gone = [self._workers.pop(place) for place in list(self._workers) if place[0] == how]
+        for worker in gone:
+            worker.kill()
+        self._end(gone)
+
+    @staticmethod
+    def _end(workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            worker.dismiss()
+        for worker in workers:
+            worker.close()
+
+
+class Ruler:
+    """How long a kernel takes alone, by its amount of work: a line through a few points."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._known: dict[int, float] = {}
+        few, some, many = (self._measured(amount, 4) for amount in _POINTS)
+        points = (few, some) if some > 1e-3 else (some, many)
+        amounts = _POINTS[:2] if some > 1e-3 else _POINTS[1:]
+        self._slope = (points[1] - points[0]) / (amounts[1] - amounts[0])
+        self._base = points[0] - self._slope * amounts[0]
+
+    def amount(self, seconds: float) -> int:
+        """Of a kernel that takes so long."""
+        return max(1, round((seconds - self._base) / self._slope))
+
+    def kernel_seconds(self, amount: int, nominal: float) -> float:
+        """As measured alone, where nothing else is on the card."""
+        if amount not in self._known:
+            self._known[amount] = self._measured(amount, max(4, round(_SOLO / nominal)))
+        return self._known[amount]
+
+    def _measured(self, amount: int, count: int) -> float:
+        self._worker.ask(do="set", amount=amount)
+        return min(float(self._worker.ask(do="time", steps=count)["seconds"]) for _ in range(_TRIES)) / count
+
+
+@dataclass(frozen=True)
+class _Cast:
+    """A task with what its process is told: the amount of work of its kernels, and how long a burst takes alone."""
+
+    task: Task
+    amount: int
+    burst_seconds: float
+
+
+class LiveSets:
+    """Use ``on`` to get one."""
+
+    def __init__(self, crew: Crew, socket: Path, spins: bool, seconds: float, warm_up: float, measure: Measure) -> None:
+        self._crew = crew
+        self._socket = socket
+        self._spins = spins
+        self._seconds, self._warm_up = seconds, warm_up
+        self._measure = measure
+        self._ruler: Ruler | None = None
+        self._limited: list[str | None] = []  # clients that have a quota
+        self._turn = 0
+
+    def row(self, part: str, tasks: Tasks) -> Row:
+        """The same set in each way. What cannot be measured is named in the row's note."""
+        notes: list[str] = []
+        found: dict[str, list[float]] = {}
+        cast: list[_Cast] = []
+        for how in self._in_turn():
+            try:
+                cast = cast or self._cast(tasks)
+                found[how] = self._play(how, cast)
+            except (WorkerFailed, RequestRefused) as error:
+                self._crew.forget(how)
+                notes.append(f"{how} was not measured: {error}")
+        got, native = found.get(NVSHARE, []), found.get(NATIVE)
+        return row(part, tasks, self._measure(tasks), got, native, found.get(MPS), note="; ".join(notes))
+
+    def _in_turn(self) -> list[str]:
+        """Another way is the first one for each set: a card that gets warmer harms none more than the others."""
+        ways = list(self._crew.environments)
+        first = self._turn % len(ways)
+        self._turn += 1
+        return ways[first:] + ways[:first]
+
+    def _cast(self, tasks: Tasks) -> list[_Cast]:
+        (worker,) = self._crew.of(NATIVE, 1)
+        ruler = self._ruler = self._ruler or Ruler(worker)
+        found = []
+        for task in tasks:
+            amount = ruler.amount(task.kernel_seconds)
+            found.append(_Cast(task, amount, task.kernels * ruler.kernel_seconds(amount, task.kernel_seconds)))
+        return found
+
+    def _play(self, how: str, cast: Sequence[_Cast]) -> list[float]:
+        workers = self._crew.of(how, len(cast))
+        if how == NVSHARE:
+            self._set_quotas(workers, [each.task for each in cast])
+        for worker, each in zip(workers, cast, strict=True):
+            worker.ask(do="set", amount=each.amount)
+        begin = time.monotonic() + _AHEAD + self._warm_up
+        end = begin + self._seconds
+        until = end + _TAIL
+        for worker, each in zip(workers, cast, strict=True):
+            host = each.task.host_ms / 1000
+            worker.send(do="work", until=until, batch=each.task.kernels, think=host, spins=self._spins)
+        answers = [worker.receive(max(0.0, until - time.monotonic()) + _LATE) for worker in workers]
+        return [
+            used(((at, took) for at, took in answer["bursts"]), begin, end, each.burst_seconds)
+            for answer, each in zip(answers, cast, strict=True)
+        ]
+
+    def _set_quotas(self, workers: Sequence[Worker], tasks: Sequence[Task]) -> None:
+        """Those of earlier sets go first, so that floors never add up to more than the card."""
+        wanted = {worker.client: task for worker, task in zip(workers, tasks, strict=True) if task.has_quota}
+        if not wanted and not self._limited:
+            return
+        with Connection(self._socket) as connection:  # the scheduler closes one that says nothing for a while
+            for client in self._limited:
+                with contextlib.suppress(RequestRefused):  # it is there no more
+                    connection.request("limit", target={"client": client}, cores=None)
+            self._limited = list(wanted)
+            for client, task in wanted.items():
+                connection.request("limit", target={"client": client}, cores=cores_of(task))
+
+
+@contextlib.contextmanager
+def on(venue: Venue, seconds: float, warm_up: float, measure: Measure, most_tasks: int) -> Iterator[LiveSets]:
+    """Measures sets of tasks at this place with processes of its own; none of them is left afterwards."""
+    venue.ensure_scheduler()
+    with contextlib.ExitStack() as stack:
+        environments: dict[str, Mapping[str, str]] = {
+            NATIVE: venue.plain_environment(),
+            NVSHARE: venue.shared_environment(),
+        }
+        real = venue.source == "gpu"
+        if real:
+            found = stack.enter_context(mps.private_daemon(venue.plain_environment()))
+            if not isinstance(found, str):
+                environments[MPS] = found
+        crew = stack.enter_context(Crew(environments, kinds.BURN if real else kinds.SPIN))
+        crew.call_up(dict.fromkeys(environments, most_tasks))
+        yield LiveSets(crew, venue.socket, real, seconds, warm_up, measure)
