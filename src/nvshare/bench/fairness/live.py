@@ -148,9 +148,11 @@ class LiveSets:
             try:
                 cast = cast or self._cast(tasks)
                 found[how] = self._play(how, cast)
-            except (WorkerFailed, RequestRefused) as error:
+            except WorkerFailed as error:
                 self._crew.forget(how)
                 notes.append(f"{how} was not measured: {error}")
+            except RequestRefused as error:
+                notes.append(f"{how} was not measured: the scheduler refuses a quota: {error}")
         got, native = found.get(NVSHARE, []), found.get(NATIVE)
         return row(part, tasks, self._measure(tasks), got, native, found.get(MPS), note="; ".join(notes))
 

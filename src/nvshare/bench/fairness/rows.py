@@ -96,12 +96,11 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         shares = {name: _rounded(getattr(self, name), 2) for name in ("fair", "attainable", "got", "native", "mps")}
-        return {
-            **asdict(self),
-            **{name: value for name, value in shares.items() if value is not None or name != "mps"},
-            "sum": round(self.sum, 2),
-            **{name: _round(getattr(self, name)) for name in ("worst_ratio", "sum_ratio", "native_ratio", "above_cap")},
+        ratios = {
+            name: _round(getattr(self, name)) for name in ("worst_ratio", "sum_ratio", "native_ratio", "above_cap")
         }
+        written = {**asdict(self), **shares, "sum": round(self.sum, 2), **ratios}
+        return {name: value for name, value in written.items() if name != "mps" or value is not None}
 
 
 def _rounded(values: Sequence[float] | None, digits: int) -> list[float] | None:
