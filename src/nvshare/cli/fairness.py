@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from nvshare.bench import venues
-from nvshare.bench.fairness import live
+from nvshare.bench.fairness import live, training
 from nvshare.bench.fairness.rows import TABLE_PART, Row, promises, summary
 from nvshare.bench.fairness.tasks import (
     GRAMMAR,
@@ -29,6 +29,7 @@ from nvshare.bench.fairness.tasks import (
     table,
 )
 from nvshare.bench.parallel import HelperEnded, spread
+from nvshare.bench.processes import Venue
 from nvshare.bench.worker import WorkerFailed
 from nvshare.cli.node_options import MODEL, SIM, plain_errors
 from nvshare.cli.options import Finite, Seconds, fail
@@ -49,6 +50,7 @@ class _Plan:
     """What to measure. Each set with the part that its row belongs to."""
 
     sets: Sequence[tuple[str, Tasks]]
+    training: bool
     seconds: float
     warm_up: float
 
@@ -95,20 +97,34 @@ def _live(sim_spec: str | None, plan: _Plan, result: _Result) -> None:
     """Real processes. The file is written after every row: a run that is cut short keeps what it found."""
     with venues.chosen(sim_spec, "bench") as venue:
         result.title, result.source = venue.title, venue.source
-        ways = 3 if venue.source == "gpu" else 2
-        each = ways * (plan.seconds + plan.warm_up + live.SETTLING)
-        minutes = (len(plan.sets) * each + live.BEGIN_SECONDS[venue.source]) / 60
-        click.echo(f"nvshare bench fairness on {venue.title}: {len(plan.sets)} sets; about {minutes:.1f} min", err=True)
-        most = max(len(tasks) for _, tasks in plan.sets)
-        with (
-            _progress(len(plan.sets)) as told,
-            live.on(venue, plan.seconds, plan.warm_up, attainable.measure, most) as stage,
-        ):
-            for place, (part, tasks) in enumerate(plan.sets):
-                row = result.rows[place] = stage.row(part, tasks)
+        count = len(plan.sets) + (training.SETS if plan.training else 0)
+        minutes = _wall_seconds(plan, venue.source) / 60
+        click.echo(f"nvshare bench fairness on {venue.title}: {count} sets; about {minutes:.1f} min", err=True)
+        with _progress(count) as told:
+            for place, row in enumerate(_live_rows(venue, plan)):
+                result.rows[place] = row
                 if result.json_path is not None:
                     write_json(result.json_path, "fairness", venue.source, result.content(complete=False))
                 told(row)
+
+
+def _wall_seconds(plan: _Plan, source: str) -> float:
+    """What it takes, about."""
+    window = plan.seconds + plan.warm_up + live.SETTLING
+    ways = 3 if source == "gpu" else 2
+    of_sets = len(plan.sets) * ways * window + live.BEGIN_SECONDS[source] if plan.sets else 0.0
+    of_training = training.SETS * 2 * window + len(training.PAIRS) * training.BEGIN_SECONDS
+    return of_sets + (of_training if plan.training else 0.0)
+
+
+def _live_rows(venue: Venue, plan: _Plan) -> Iterator[Row]:
+    if plan.sets:
+        most = max(len(tasks) for _, tasks in plan.sets)
+        with live.on(venue, plan.seconds, plan.warm_up, attainable.measure, most) as stage:
+            for part, tasks in plan.sets:
+                yield stage.row(part, tasks)
+    if plan.training:
+        yield from training.rows(venue, plan.seconds, plan.warm_up, attainable.measure)
 
 
 @contextlib.contextmanager
@@ -134,11 +150,9 @@ def _given(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 
 def _chosen_sets(
-    given: Sequence[str], fixed: bool, count: int | None, seed: int, kind: str, kernel: float
+    given: Sequence[str], fixed: bool, count: int, seed: int, kind: str, kernel: float
 ) -> list[tuple[str, Tasks]]:
-    """Those that were given, the fixed ones, and random ones; random ones alone where nothing was asked for."""
-    if count is None:
-        count = 0 if given or fixed else _SETS
+    """Those that were given, the fixed ones, and random ones."""
     return [
         *((_GIVEN, parse_set(written, kernel)) for written in given),
         *((TABLE_PART, tasks) for tasks in (table(kernel) if fixed else ())),
@@ -162,6 +176,12 @@ def _chosen_sets(
     help=f"A set of tasks, each {GRAMMAR}; may be given again.",
 )
 @click.option("--table", "fixed", is_flag=True, help="The fixed sets of the documentation.")
+@click.option(
+    "--training",
+    "with_training",
+    is_flag=True,
+    help="Training beside a busy task (real cards, PyTorch); only reported.",
+)
 @click.option("--seconds", type=Seconds(0.2, 60), default=5.0, show_default=True, help="Length of a measured window.")
 @click.option("--warm-up", type=Seconds(0, 60), default=1.5, show_default=True, help="Seconds before it.")
 @click.option(
@@ -183,6 +203,7 @@ def fairness_command(
     long: bool,
     given: tuple[str, ...],
     fixed: bool,
+    with_training: bool,
     seconds: float,
     warm_up: float,
     kernel: float,
@@ -209,8 +230,11 @@ def fairness_command(
     if small and long:
         fail("--small and --long do not go together: choose one", 2)
     require_apart({"--json": json_path, "--html": html_path})
+    if with_training and (model_spec or sim_spec):
+        fail("--training needs a real card: leave out --model and --sim", 2)
     kind = SMALL if small else LONG if long else RANDOM
-    plan = _Plan(_chosen_sets(given, fixed, sets, seed, kind, kernel), seconds, warm_up)
+    count = sets or (0 if given or fixed or with_training else _SETS)
+    plan = _Plan(_chosen_sets(given, fixed, count, seed, kind, kernel), with_training, seconds, warm_up)
     about = {"seed": seed, "seconds": seconds, "warm_up": warm_up, "kernel_ms": kernel}
     result = _Result(about, {}, json_path)
     with plain_errors("H200"):
@@ -224,7 +248,7 @@ def fairness_command(
     ordered = result.ordered()
     written = write("fairness", result.source, result.content(complete=True), json_path, html_path)
     click.echo(f"nvshare bench fairness on {result.title}\n\n{summary_text(ordered)}\n")
-    click.echo(sets_text(ordered, verbose or bool(given) or fixed))
+    click.echo(sets_text(ordered, verbose or bool(given) or fixed or with_training))
     if result.source != "gpu":
         click.echo(simulated_note("modelled" if model_spec else result.source))
     say(written)

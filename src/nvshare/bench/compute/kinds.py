@@ -9,6 +9,7 @@ MATMUL = "matmul"  # cuBLAS, one kernel
 LONG = "long"  # the same with kernels of 3 to 4 ms
 GRAPH = "graph"  # a CUDA graph of some twenty kernels
 TRAINING = "training"  # forward, backward and optimizer of a small model
+RESNET, TRANSFORMER = "resnet-50", "transformer"  # a training step of each, by PyTorch
 SPIN, BURN = "spin", "burn"  # one kernel of a length that is set: on simulated cards, on real ones
 LAUNCH = "launch-bound"  # tiny kernels back to back
 BURSTY = "mostly idle"  # some work, some sleep

@@ -8,6 +8,7 @@ Each line on standard input is a command in JSON, answered by one line of JSON.
 {"do": "prepare", "steps": NAME, "bytes": B}     allocate; without "bytes" as it is made for measurements
 {"do": "time", "steps": N}                       the seconds that N steps take, once the card is at work
 {"do": "run", "steps": N}                        the seconds that N steps take, and whether the result is right
+{"do": "gpu", "steps": N}                        the seconds that the card works for a step, by its own clock (PyTorch)
 {"do": "set", "amount": A}                       the length of the kernels of SPIN and BURN
 {"do": "check"}                                  whether the result is right
 {"do": "work", "until": T, "batch": N}           compute until T, with the further fields of ``work``
@@ -60,6 +61,14 @@ class OfAmount(Protocol):
     """Steps whose length can be set."""
 
     def set_amount(self, amount: int) -> None: ...
+
+
+@runtime_checkable
+class ByCardsClock(Protocol):
+    """Steps that can tell how long the card works for them."""
+
+    def gpu_seconds(self, count: int) -> float:
+        """For one step, the median of so many; whatever the host takes for it does not count."""
 
 
 class Kit(Protocol):
@@ -214,6 +223,8 @@ def answer(steps: Steps, command: dict[str, Any]) -> dict[str, Any] | None:
             return {"seconds": timed(steps, command["steps"])}
         case "run":
             return {"seconds": run(steps, command["steps"]), "right": steps.check()}
+        case "gpu" if isinstance(steps, ByCardsClock):
+            return {"seconds": steps.gpu_seconds(command["steps"])}
         case "set" if isinstance(steps, OfAmount):
             steps.set_amount(command["amount"])
             return {}

@@ -17,9 +17,9 @@ from nvshare.bench.processes import Venue
 from nvshare.bench.worker import Worker, WorkerFailed
 from nvshare.client.connection import Connection, RequestRefused
 
-_AHEAD = 0.02  # seconds until a set begins: all have heard of it by then
-_TAIL = 0.05  # seconds of work after the window, so that its end looks like the rest of it
-_LATE = 20.0  # seconds after the end of its work that a worker has to answer
+AHEAD = 0.02  # seconds until a set begins: all have heard of it by then
+TAIL = 0.05  # seconds of work after the window, so that its end looks like the rest of it
+LATE = 20.0  # seconds after the end of its work that a worker has to answer
 _SOLO = 0.03  # seconds of kernels whose length is measured alone
 _TRIES = 3  # of which the shortest counts
 _POINTS = (1_000, 100_000, 1_000_000)  # amounts of work by which the length of a kernel is found
@@ -42,9 +42,13 @@ def cores_of(task: Task) -> int | str | None:
 
 
 class Crew:
-    """Processes that stay up for all sets, so many in each way. Use as a context: none is left when it ends."""
+    """Processes that stay up for all sets, so many in each way. Use as a context: none is left when it ends.
 
-    def __init__(self, environments: Mapping[str, Mapping[str, str]], steps: str, kit: str = "driver") -> None:
+    ``steps``: what the first one computes, the second and so on; all further ones as the last."""
+
+    def __init__(
+        self, environments: Mapping[str, Mapping[str, str]], steps: Sequence[str], kit: str = "driver"
+    ) -> None:
         self.environments = environments
         self._steps = steps
         self._kit = kit
@@ -68,7 +72,7 @@ class Crew:
             command = [sys.executable, *PROGRAM, self._kit]
             self._workers[how, number] = Worker(f"task {number + 1} ({how})", command, self.environments[how])
         for place in fresh:
-            self._workers[place].send(do="prepare", steps=self._steps)
+            self._workers[place].send(do="prepare", steps=self._steps[min(place[1], len(self._steps) - 1)])
         for place in fresh:
             worker = self._workers[place]
             worker.receive()
@@ -88,6 +92,28 @@ class Crew:
             worker.dismiss()
         for worker in workers:
             worker.close()
+
+
+class Quotas:
+    """Of workers under nvshare, one set after the other."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._limited: list[str | None] = []  # clients that have one
+
+    def set(self, workers: Sequence[Worker], tasks: Sequence[Task]) -> None:
+        """Those of the set before go first, so that floors never add up to more than the card. ``RequestRefused`` when
+        the scheduler does not take one."""
+        wanted = {worker.client: task for worker, task in zip(workers, tasks, strict=True) if task.has_quota}
+        if not wanted and not self._limited:
+            return
+        with Connection(self._socket) as connection:  # the scheduler closes one that says nothing for a while
+            for client in self._limited:
+                with contextlib.suppress(RequestRefused):  # it is there no more
+                    connection.request("limit", target={"client": client}, cores=None)
+            self._limited = list(wanted)
+            for client, task in wanted.items():
+                connection.request("limit", target={"client": client}, cores=cores_of(task))
 
 
 class Ruler:
@@ -131,12 +157,11 @@ class LiveSets:
 
     def __init__(self, crew: Crew, socket: Path, spins: bool, seconds: float, warm_up: float, measure: Measure) -> None:
         self._crew = crew
-        self._socket = socket
+        self._quotas = Quotas(socket)
         self._spins = spins
         self._seconds, self._warm_up = seconds, warm_up
         self._measure = measure
         self._ruler: Ruler | None = None
-        self._limited: list[str | None] = []  # clients that have a quota
         self._turn = 0
 
     def row(self, part: str, tasks: Tasks) -> Row:
@@ -175,33 +200,20 @@ class LiveSets:
     def _play(self, how: str, cast: Sequence[_Cast]) -> list[float]:
         workers = self._crew.of(how, len(cast))
         if how == NVSHARE:
-            self._set_quotas(workers, [each.task for each in cast])
+            self._quotas.set(workers, [each.task for each in cast])
         for worker, each in zip(workers, cast, strict=True):
             worker.ask(do="set", amount=each.amount)
-        begin = time.monotonic() + _AHEAD + self._warm_up
+        begin = time.monotonic() + AHEAD + self._warm_up
         end = begin + self._seconds
-        until = end + _TAIL
+        until = end + TAIL
         for worker, each in zip(workers, cast, strict=True):
             host = each.task.host_ms / 1000
             worker.send(do="work", until=until, batch=each.task.kernels, think=host, spins=self._spins)
-        answers = [worker.receive(max(0.0, until - time.monotonic()) + _LATE) for worker in workers]
+        answers = [worker.receive(max(0.0, until - time.monotonic()) + LATE) for worker in workers]
         return [
             used(((at, took) for at, took in answer["bursts"]), begin, end, each.burst_seconds)
             for answer, each in zip(answers, cast, strict=True)
         ]
-
-    def _set_quotas(self, workers: Sequence[Worker], tasks: Sequence[Task]) -> None:
-        """Those of earlier sets go first, so that floors never add up to more than the card."""
-        wanted = {worker.client: task for worker, task in zip(workers, tasks, strict=True) if task.has_quota}
-        if not wanted and not self._limited:
-            return
-        with Connection(self._socket) as connection:  # the scheduler closes one that says nothing for a while
-            for client in self._limited:
-                with contextlib.suppress(RequestRefused):  # it is there no more
-                    connection.request("limit", target={"client": client}, cores=None)
-            self._limited = list(wanted)
-            for client, task in wanted.items():
-                connection.request("limit", target={"client": client}, cores=cores_of(task))
 
 
 @contextlib.contextmanager
@@ -218,6 +230,6 @@ def on(venue: Venue, seconds: float, warm_up: float, measure: Measure, most_task
             found = stack.enter_context(mps.private_daemon(venue.plain_environment()))
             if not isinstance(found, str):
                 environments[MPS] = found
-        crew = stack.enter_context(Crew(environments, kinds.BURN if real else kinds.SPIN))
+        crew = stack.enter_context(Crew(environments, [kinds.BURN if real else kinds.SPIN]))
         crew.call_up(dict.fromkeys(environments, most_tasks))
         yield LiveSets(crew, venue.socket, real, seconds, warm_up, measure)
