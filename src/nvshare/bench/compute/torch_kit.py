@@ -53,7 +53,7 @@ class _Steps:
     def gpu_seconds(self, count: int) -> float:
         """By CUDA events. The card is kept busy until the host has submitted the whole step, so that it waits for
         nothing in between."""
-        found = []
+        found: list[float] = []
         for _ in range(count):
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             torch.cuda._sleep(_HEAD_START)
