@@ -20,9 +20,12 @@ from nvshare.client.connection import Connection, RequestRefused
 AHEAD = 0.02  # seconds until a set begins: all have heard of it by then
 TAIL = 0.05  # seconds of work after the window, so that its end looks like the rest of it
 LATE = 20.0  # seconds after the end of its work that a worker has to answer
-_SOLO = 0.03  # seconds of kernels whose length is measured alone
+_SERIES = 0.03  # seconds of kernels whose length is measured alone
+_FEW, _MOST = 4, 1000  # kernels of a series
 _TRIES = 3  # of which the shortest counts
-_POINTS = (1_000, 100_000, 1_000_000)  # amounts of work by which the length of a kernel is found
+_LESS, _MIDDLE, _MORE = 1_000, 100_000, 1_000_000  # amounts of work; two of them tell the length of all kernels
+_LONG_ENOUGH = 1e-3  # seconds of the middle one to be compared with a shorter one
+_OFF = 0.03  # part by which a burst alone may differ from what was asked for, without a note
 SETTLING = 0.3  # seconds that a set takes beside its windows
 BEGIN_SECONDS = {"gpu": 25.0, "simulated": 4.0}  # until all processes are ready
 
@@ -117,30 +120,31 @@ class Quotas:
 
 
 class Ruler:
-    """How long a kernel takes alone, by its amount of work: a line through a few points."""
+    """How long a kernel takes by its amount of work, where nothing else is on the card."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._known: dict[int, float] = {}
-        few, some, many = (self._measured(amount, 4) for amount in _POINTS)
-        points = (few, some) if some > 1e-3 else (some, many)
-        amounts = _POINTS[:2] if some > 1e-3 else _POINTS[1:]
-        self._slope = (points[1] - points[0]) / (amounts[1] - amounts[0])
-        self._base = points[0] - self._slope * amounts[0]
+        middle = self.kernel_seconds(_MIDDLE)
+        other = _LESS if middle > _LONG_ENOUGH else _MORE
+        self._slope = (self.kernel_seconds(other) - middle) / (other - _MIDDLE)
+        self._base = middle - self._slope * _MIDDLE
 
     def amount(self, seconds: float) -> int:
         """Of a kernel that takes so long."""
         return max(1, round((seconds - self._base) / self._slope))
 
-    def kernel_seconds(self, amount: int, nominal: float) -> float:
-        """As measured alone, where nothing else is on the card."""
+    def kernel_seconds(self, amount: int) -> float:
+        """Of one kernel, from a series of them back to back."""
         if amount not in self._known:
-            self._known[amount] = self._measured(amount, max(4, round(_SOLO / nominal)))
+            self._worker.ask(do="set", amount=amount)
+            count = round(_SERIES / max(self._seconds(_FEW) / _FEW, _SERIES / _MOST))
+            count = max(_FEW, count)
+            self._known[amount] = min(self._seconds(count) for _ in range(_TRIES)) / count
         return self._known[amount]
 
-    def _measured(self, amount: int, count: int) -> float:
-        self._worker.ask(do="set", amount=amount)
-        return min(float(self._worker.ask(do="time", steps=count)["seconds"]) for _ in range(_TRIES)) / count
+    def _seconds(self, count: int) -> float:
+        return float(self._worker.ask(do="time", steps=count)["seconds"])
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,13 @@ class _Cast:
     task: Task
     amount: int
     burst_seconds: float
+
+    @property
+    def note(self) -> str:
+        """What is to be told where the burst is not as long as it should be."""
+        took = 1000 * self.burst_seconds
+        off = abs(took - self.task.gpu_ms) > _OFF * self.task.gpu_ms
+        return f"a burst of {self.task.gpu_ms:g} ms took {took:.2f} ms alone" if off else ""
 
 
 class LiveSets:
@@ -178,6 +189,7 @@ class LiveSets:
                 notes.append(f"{how} was not measured: {error}")
             except RequestRefused as error:
                 notes.append(f"{how} was not measured: the scheduler refuses a quota: {error}")
+        notes += [each.note for each in cast if each.note]
         got, native = found.get(NVSHARE, []), found.get(NATIVE)
         return row(part, tasks, self._measure(tasks), got, native, found.get(MPS), note="; ".join(notes))
 
@@ -194,7 +206,7 @@ class LiveSets:
         found = []
         for task in tasks:
             amount = ruler.amount(task.kernel_seconds)
-            found.append(_Cast(task, amount, task.kernels * ruler.kernel_seconds(amount, task.kernel_seconds)))
+            found.append(_Cast(task, amount, task.kernels * ruler.kernel_seconds(amount)))
         return found
 
     def _play(self, how: str, cast: Sequence[_Cast]) -> list[float]:
