@@ -128,6 +128,8 @@ class Ruler:
         middle = self.kernel_seconds(_MIDDLE)
         other = _LESS if middle > _LONG_ENOUGH else _MORE
         self._slope = (self.kernel_seconds(other) - middle) / (other - _MIDDLE)
+        if self._slope <= 0:
+            raise WorkerFailed("kernels do not take longer with more work: is another program using this card?")
         self._base = middle - self._slope * _MIDDLE
 
     def amount(self, seconds: float) -> int:

@@ -373,8 +373,9 @@ def idle() -> list[Line]:
 
 
 def _of_attainable(rows: list[Row]) -> str:
-    worst = min(rows, key=lambda row: row["worst_ratio"])
-    least = min(row["sum_ratio"] for row in rows)
+    measured = [row for row in rows if row["got"]]
+    worst = min(measured, key=lambda row: row["worst_ratio"])
+    least = min(row["sum_ratio"] for row in measured)
     bad = sum(row["ok"] is False for row in rows)
     return f"worst {worst['worst_ratio']:.3f} of {worst['what']}, sum >= {least:.3f}; {bad} of {len(rows)} fail"
 
