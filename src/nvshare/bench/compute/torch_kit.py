@@ -132,9 +132,11 @@ _PREPARE: dict[str, Callable[[], _Steps]] = {
     kinds.LONG: lambda: _matmul(_LONG_MATMUL),
     kinds.GRAPH: _graph,
     kinds.TRAINING: _training,
+    kinds.LAUNCH: lambda: _add(_TINY_ELEMENTS),
+}
+_ONLY_HERE: dict[str, Callable[[], _Steps]] = {  # nothing on a simulated card is like them
     kinds.RESNET: lambda: _Steps(*torch_models.resnet_50()),
     kinds.TRANSFORMER: lambda: _Steps(*torch_models.transformer()),
-    kinds.LAUNCH: lambda: _add(_TINY_ELEMENTS),
 }
 
 
@@ -146,7 +148,7 @@ class Kit:
         return {"torch": torch.__version__, "cuda": str(torch.version.cuda)}
 
     def prepare(self, steps: str, size: int | None = None) -> _Steps:
-        prepared = _add(size // 12) if size and steps == kinds.ADD else _PREPARE[steps]()
+        prepared = _add(size // 12) if size and steps == kinds.ADD else {**_PREPARE, **_ONLY_HERE}[steps]()
         prepared.submit(3)
         torch.cuda.synchronize()
         return prepared
