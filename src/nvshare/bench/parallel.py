@@ -67,7 +67,7 @@ def _handed_out(values: Sequence[Value], helpers: Sequence[Connection]) -> Itera
             try:
                 result = ready.recv()
             except EOFError:
-                raise HelperEnded("a process that computes ended; is there enough memory?") from None
+                raise HelperEnded("a helper process ended: its error is above, or there was no memory left") from None
             place = at_work.pop(ready)
             hand(ready)
             yield place, result

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import fill
 
 from nvshare.bench.columns import verdict
 from nvshare.bench.fairness.rows import Row, Summary, promises, summary, task_text
 from nvshare.report.tables import aligned
 
+_WIDE = 80  # letters of a terminal
 SHOWN = 5  # sets that are shown without -v: the worst
 
 
@@ -50,7 +52,7 @@ def sets_text(rows: Sequence[Row], whole: bool) -> str:
     for number, row in chosen:
         lines += _of_set(number, row, ways)
     left = len(rows) - len(chosen)
-    notes = [f"set {number}: {row.note}" for number, row in chosen if row.note]
+    notes = [fill(f"set {number}: {row.note}", _WIDE, subsequent_indent="  ") for number, row in chosen if row.note]
     more = [f"{left} other sets are better: -v shows all"] if left else []
     return "\n".join([aligned(lines), *notes, *more])
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
-from nvshare.bench.fairness.live import cores_of, used
+from nvshare.bench.fairness.live import Ruler, cores_of, used
 from nvshare.bench.fairness.rows import Row, Yardstick, promises, row, summary
 from nvshare.bench.fairness.tasks import LONG, RANDOM, SMALL, Task, parse_set
+from nvshare.bench.worker import Worker, WorkerFailed
+from nvshare.report.fairness import sets_text
 
 DUE = Yardstick((50.0, 50.0), (50.0, 40.0))
 PAIR = parse_set("20+0 20+10")
@@ -93,3 +97,40 @@ def test_quotas_are_told_as_the_control_socket_takes_them() -> None:
     assert cores_of(Task(1, 1, cap=60)) == 60
     assert cores_of(Task(1, 1, floor=20, cap=60)) == "20..60"
     assert cores_of(Task(1, 1, floor=20)) == "20.."
+
+
+class Timed:
+    """Stands for a worker: a kernel takes a while to begin, and then so long for its amount of work."""
+
+    def __init__(self, begins: float, each: float) -> None:
+        self.begins, self.each = begins, each
+        self.amount = 0
+
+    def ask(self, **command: Any) -> dict[str, float]:
+        if command["do"] == "set":
+            self.amount = command["amount"]
+            return {}
+        return {"seconds": command["steps"] * (self.begins + self.each * self.amount)}
+
+
+@pytest.mark.parametrize("each", [1e-9, 65e-9, 1e-6])
+def test_the_ruler_finds_the_work_of_a_kernel_of_a_given_length(each: float) -> None:
+    ruler = Ruler(cast("Worker", Timed(3e-6, each)))
+    assert ruler.amount(0.5e-3) == pytest.approx((0.5e-3 - 3e-6) / each, abs=1)
+    assert ruler.kernel_seconds(ruler.amount(0.5e-3)) == pytest.approx(0.5e-3, rel=0.01)
+
+
+def test_the_ruler_refuses_kernels_that_do_not_get_longer() -> None:
+    with pytest.raises(WorkerFailed, match="is another program using this card"):
+        Ruler(cast("Worker", Timed(3e-6, 0.0)))
+
+
+def test_sets_are_told_in_80_columns() -> None:
+    tasks = parse_set("12.3+40.1@10..100 58.9+39.9@20..60 1.5+0 20.1+0@..30 47.7+24.3@30..")
+    shares = (20.0, 20.0, 20.0, 20.0, 20.0)
+    note = "nvshare was not measured: the worker task 1 (nvshare) ended: it said nothing of what was wrong with it"
+    found = row(RANDOM, tasks, Yardstick(shares, shares), shares, shares, shares, note=note)
+    told = sets_text([found] * 120, whole=True)
+    assert max(map(len, told.splitlines())) <= 80
+    assert "114 other" not in told
+    assert "115 other sets are better: -v shows all" in sets_text([found] * 120, whole=False)

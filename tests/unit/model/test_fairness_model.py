@@ -46,6 +46,7 @@ def held(tasks: Tasks, values: list[float]) -> None:
     assert sum(values) <= 100 + 1e-6
 
 
+@settings(deadline=None)
 @given(sets_of_tasks())
 def test_fair_shares_keep_floors_wants_caps_and_the_card(tasks: Tasks) -> None:
     found = fair(tasks)
@@ -54,6 +55,7 @@ def test_fair_shares_keep_floors_wants_caps_and_the_card(tasks: Tasks) -> None:
         assert share >= min(task.floor or 0, task.want) - 1e-6
 
 
+@settings(deadline=None)
 @given(sets_of_tasks())
 def test_what_the_fair_shares_leave_nobody_can_use(tasks: Tasks) -> None:
     found = fair(tasks)
@@ -100,7 +102,7 @@ def test_a_task_alone_gets_what_it_wants_natively() -> None:
 
 def test_a_task_alone_that_never_thinks_has_nearly_the_whole_card() -> None:
     (share,) = shares([Task(20)], 2.0, 0.5, load("H200"), validates=True)
-    assert 99 < share <= 100
+    assert 95 < share <= 100
 
 
 def test_time_slicing_gives_equal_tasks_equal_shares() -> None:

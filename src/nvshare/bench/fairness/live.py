@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvshare.bench.compute import kinds, mps
+from nvshare.bench.compute.hiccups import HiccupWatch
 from nvshare.bench.compute.workers import MPS, NATIVE, NVSHARE, PROGRAM
 from nvshare.bench.fairness.rows import Measure, Row, row
 from nvshare.bench.fairness.tasks import Task, Tasks
@@ -168,18 +169,30 @@ class _Cast:
 class LiveSets:
     """Use ``on`` to get one."""
 
-    def __init__(self, crew: Crew, socket: Path, spins: bool, seconds: float, warm_up: float, measure: Measure) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        socket: Path,
+        spins: bool,
+        seconds: float,
+        warm_up: float,
+        measure: Measure,
+        hiccups: HiccupWatch | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
         self._crew = crew
         self._quotas = Quotas(socket)
         self._spins = spins
         self._seconds, self._warm_up = seconds, warm_up
         self._measure = measure
+        self._hiccups = hiccups
+        self._notes = list(notes)  # for the next row
         self._ruler: Ruler | None = None
         self._turn = 0
 
     def row(self, part: str, tasks: Tasks) -> Row:
         """The same set in each way. What cannot be measured is named in the row's note."""
-        notes: list[str] = []
+        notes, self._notes = self._notes, []
         found: dict[str, list[float]] = {}
         cast: list[_Cast] = []
         for how in self._in_turn():
@@ -191,6 +204,8 @@ class LiveSets:
                 notes.append(f"{how} was not measured: {error}")
             except RequestRefused as error:
                 notes.append(f"{how} was not measured: the scheduler refuses a quota: {error}")
+        notes += self._notes
+        self._notes = []
         notes += [each.note for each in cast if each.note]
         got, native = found.get(NVSHARE, []), found.get(NATIVE)
         return row(part, tasks, self._measure(tasks), got, native, found.get(MPS), note="; ".join(notes))
@@ -224,6 +239,9 @@ class LiveSets:
             host = each.task.host_ms / 1000
             worker.send(do="work", until=until, batch=each.task.kernels, think=host, spins=self._spins)
         answers = [worker.receive(max(0.0, until - time.monotonic()) + LATE) for worker in workers]
+        stood_still = 0.0 if self._hiccups is None else self._hiccups.seconds(begin, end)
+        if stood_still:
+            self._notes.append(f"{how}: cores of the host stood still for {1000 * stood_still:.0f} ms")
         return [
             used(((at, took) for at, took in answer["bursts"]), begin, end, each.burst_seconds)
             for answer, each in zip(answers, cast, strict=True)
@@ -240,10 +258,14 @@ def on(venue: Venue, seconds: float, warm_up: float, measure: Measure, most_task
             NVSHARE: venue.shared_environment(),
         }
         real = venue.source == "gpu"
+        hiccups, notes = None, []
         if real:
+            hiccups = stack.enter_context(HiccupWatch())
             found = stack.enter_context(mps.private_daemon(venue.plain_environment()))
-            if not isinstance(found, str):
+            if isinstance(found, str):
+                notes.append(f"nothing was measured under MPS: {found}")
+            else:
                 environments[MPS] = found
         crew = stack.enter_context(Crew(environments, [kinds.BURN if real else kinds.SPIN]))
         crew.call_up(dict.fromkeys(environments, most_tasks))
-        yield LiveSets(crew, venue.socket, real, seconds, warm_up, measure)
+        yield LiveSets(crew, venue.socket, real, seconds, warm_up, measure, hiccups, notes)
