@@ -316,6 +316,7 @@ class Group:
     opened: bool = False  # it outlives its clients
     mem_limit: Layers[int] = field(default_factory=Layers)
     core_limit: Layers[int] = field(default_factory=Layers)
+    core_floor: int = 0  # percent
     priority: Layers[Priority] = field(default_factory=Layers)
     clients: dict[int, Client] = field(default_factory=dict)
     cards: Counter[str] = field(default_factory=Counter)  # how many of its clients use each; none without
@@ -334,7 +335,7 @@ class Group:
 
     @property
     def cores(self) -> Cores:
-        return Cores(0, self.core_percent)
+        return Cores(self.core_floor, self.core_percent)
 
     def floor_on(self, gpu: str) -> int:
         """The percent of this card's time that the group is guaranteed."""
