@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvshare.core import events
 from nvshare.core.events import Pod
+from nvshare.core.settings import Cores
 from nvshare.daemon import control
 from nvshare.daemon.keptfile import KeptFile
 from nvshare.daemon.translate import printable
@@ -68,13 +69,29 @@ def _read(entry: Any) -> Pod:
         _text(entry, "name", _NAME),
         control.memory(entry, "gpumem"),
         control.memory(entry, "mem"),
-        control.cores(entry),
+        _quota(control.floor(entry), control.cap(entry)),
     )
 
 
 def _line(pod: Pod) -> str:
     """Of the file: as the pod is told."""
-    return json.dumps(vars(pod)) + "\n"
+    floor, cap = _parts(pod.cores)
+    return json.dumps({**vars(pod), "cores": cap, "core_floor": floor}) + "\n"
+
+
+def _parts(cores: Cores | None) -> tuple[int | None, int | None]:
+    """The floor and the cap, each None where no annotation says it."""
+    if cores is None:
+        return None, None
+    return cores.floor or None, None if cores.floor and cores.cap == Cores().cap else cores.cap
+
+
+def _quota(floor: int | None, cap: int | None) -> Cores | None:
+    """What two annotations come to. A floor above the cap counts as none."""
+    if floor is None and cap is None:
+        return None
+    cap = Cores().cap if cap is None else cap
+    return Cores(0 if floor is None or floor > cap else floor, cap)
 
 
 def _text(entry: dict[str, Any], name: str, form: re.Pattern[str]) -> str:
@@ -169,8 +186,11 @@ class PodDesk:
         before = self._known.get(told.uid)
         if before is None:
             return told
+        (floor, cap), (floor_before, cap_before) = _parts(told.cores), _parts(before.cores)
         return replace(
-            told, mem=told.mem if "mem" in names else before.mem, cores=told.cores if "cores" in names else before.cores
+            told,
+            mem=told.mem if "mem" in names else before.mem,
+            cores=_quota(floor if "core_floor" in names else floor_before, cap if "cores" in names else cap_before),
         )
 
     def _not_listed(self, connection: ClientConnection, pods: list[Pod], more: bool) -> set[str]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nvshare import procfs
 from nvshare.core.events import LimitsChanged
 from nvshare.core.limits import FIELDS
-from nvshare.core.settings import Mode, Priority, Settings, SwitchTime
+from nvshare.core.settings import Cores, Mode, Priority, Settings, SwitchTime
 from nvshare.daemon import identity, kept, keptfile, operators
 from nvshare.daemon.control import ControlError
 from nvshare.daemon.kept import KeptGroup, KeptSetting, Owner, Quotas
@@ -25,8 +25,9 @@ from tests.unit.daemon.daemon_node import GIB, GPUS, OTHER, UID, Node, pod, told
 ME = os.getpid()
 
 pids = st.integers(1, 4_194_304)
+cores = st.integers(1, 100).flatmap(lambda cap: st.builds(Cores, st.integers(0, cap), st.just(cap)))
 quotas = st.builds(
-    Quotas, st.none() | st.integers(1, 1 << 56), st.none() | st.integers(1, 100), st.none() | st.sampled_from(Priority)
+    Quotas, st.none() | st.integers(1, 1 << 56), st.none() | cores, st.none() | st.sampled_from(Priority)
 )
 hexadecimal = "0123456789abcdef-"
 owners = st.builds(Owner, pids, st.integers(1, 1 << 60), st.text(hexadecimal, max_size=40))
@@ -52,7 +53,7 @@ changes_ = st.builds(
     st.just(0.0),
     st.just("g"),
     st.none() | st.integers(1, 9),
-    st.none() | st.integers(1, 9),
+    st.none() | cores,
     st.none() | st.sampled_from(Priority),
     st.frozensets(st.sampled_from(sorted(FIELDS))),
 )
@@ -117,7 +118,7 @@ def test_quotas_after_changes_are_what_one_change_to_them_brings(start, changes)
     for change in changes:
         start = start.after(change)
     again = start.change(0.0, "g")
-    assert Quotas(1, 2, Priority.HIGH).after(again) == start == Quotas().after(again)
+    assert Quotas(1, Cores(1, 2), Priority.HIGH).after(again) == start == Quotas().after(again)
 
 
 class Machine(Node):
