@@ -4,7 +4,7 @@ import pytest
 
 from nvshare.core import commands, events
 from nvshare.core.policy.membership import Process
-from nvshare.core.settings import MAX_GPUS, DenyReason, Priority, SliceEnd
+from nvshare.core.settings import MAX_GPUS, Cores, DenyReason, Priority, SliceEnd
 from nvshare.daemon import translate
 from nvshare.wire import messages as wire
 
