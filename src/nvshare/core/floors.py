@@ -84,12 +84,19 @@ class Floors:
             group.missed.pop(gpu.uuid, None)
         elif missed != wanted:
             group.missed[gpu.uuid] = wanted
-            self._log(
-                Level.WARN,
-                f"{wanted}% of GPU {gpu.uuid} is not guaranteed to {group.title} yet, only {held}%: "
-                f"{self._holders(gpu, group)}, and floors add up to {WHOLE}% at most; "
-                f"it is as soon as there is room: lower or end one of these",
-            )
+            self._log(Level.WARN, self._shortage(group, gpu))
+
+    def shortage(self, group: Group) -> str | None:
+        """Why the group has not its floor on some card, in words; None: it has it on all."""
+        short = (gpu for uuid, gpu in self.node.gpus.items() if uuid in group.missed)
+        return next((self._shortage(group, gpu) for gpu in short), None)
+
+    def _shortage(self, group: Group, gpu: GpuState) -> str:
+        return (
+            f"{group.cores.floor}% of GPU {gpu.uuid} is not guaranteed to {group.title} yet, only "
+            f"{group.floor_on(gpu.uuid)}%: {self._holders(gpu, group)}, and floors add up to {WHOLE}% at most; "
+            f"it is as soon as there is room: lower or end one of these"
+        )
 
     def _in_force(self, gpu: GpuState) -> dict[str, int]:
         return {name: group.floor_on(gpu.uuid) for name, group in gpu.claimants.items()}

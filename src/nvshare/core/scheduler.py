@@ -161,6 +161,11 @@ class Scheduler:
         """Whether a group has clients or is open."""
         return name in self._node.groups
 
+    def why_without_floor(self, group: str) -> str | None:
+        """Why a group is not guaranteed its floor on all of its cards, in words; None: it is, or is not there."""
+        found = self._node.groups.get(group)
+        return None if found is None else self._floors.shortage(found)
+
     def share(self, process: Process, gpu: str) -> Share | None:
         """What the task around a process has of a card; cheap. The process need not be a client."""
         group = self._members.around(process)

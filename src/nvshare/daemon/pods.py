@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvshare.core import events
 from nvshare.core.events import Pod
+from nvshare.core.policy.membership import pod_group
 from nvshare.core.settings import Cores
 from nvshare.daemon import control
 from nvshare.daemon.keptfile import KeptFile
@@ -145,11 +146,18 @@ class PodDesk:
             for _ in steps:
                 self._daemon.loop.call_later(0, self._step, connection, steps)
                 return
-            answer = control.reply(pods=len(self._known))
+            lack_room = self._lack_room()
+            answer = control.reply(pods=len(self._known), **({"lack_room": lack_room} if lack_room else {}))
         except control.ControlError as error:
             answer = control.refusal(error)
         connection.send(wire.ControlReply(answer))
         connection.continue_reading()
+
+    def _lack_room(self) -> dict[str, str]:
+        """By uid why a pod is not guaranteed what its annotation asks for."""
+        asking = (uid for uid, pod in self._known.items() if pod.cores is not None and pod.cores.floor)
+        reasons = ((uid, self._daemon.core.why_without_floor(pod_group(uid))) for uid in asking)
+        return {uid: reason for uid, reason in reasons if reason is not None}
 
     def _steps(self, connection: ClientConnection, update: Update) -> Iterator[None]:
         """Read all of it, then carry it out; only what changed goes to the core."""

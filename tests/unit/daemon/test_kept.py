@@ -228,6 +228,29 @@ def test_quotas_of_a_process_come_back_with_it(start, caplog):
     assert sum(line.startswith(kept_line) for line in caplog.messages) == 1
 
 
+def test_floors_come_back_and_wait_for_room(start, caplog):
+    machine = start()
+    machine.task(ME, None)
+    machine.ask(op="limit", target={"pid": ME}, cores="30..60")
+    # WHEN somebody else has the card after the restart
+    again = start()
+    again.task(8, None, core_limit=100, flags=80 << wire.FLOOR_SHIFT)
+    with caplog.at_level("INFO", "nvshare"):
+        again.task(ME, None)
+    group = again.group(f"process:{ME}")
+    assert (group.core_floor, group.core_limit, list(group.core_floor_in_force.values())) == (30, 60, [0])
+    assert any("cores 30..60%" in line for line in caplog.messages)
+    assert any(f"is not guaranteed to process {ME} yet" in line for line in caplog.messages)
+
+
+def test_a_line_of_a_release_without_floors_is_taken_and_one_with_them_is_read_again():
+    said = {"group": f"pod:{UID}", "process": None, "mem": None, "cores": 30, "priority": None}
+    assert kept.read(said) == KeptGroup(f"pod:{UID}", None, Quotas(cores=Cores(0, 30)))
+    assert json.loads(kept.line(kept.read(said)))["cores"] == 30
+    floor = KeptGroup(f"pod:{UID}", None, Quotas(cores=Cores(20, 30)))
+    assert kept.read({**said, "cores": "20..30"}) == kept.read(json.loads(kept.line(floor))) == floor
+
+
 def test_process_that_registers_anew_under_the_same_scheduler_has_its_quota_too(start):
     machine = start()
     task = machine.task(ME, None)
