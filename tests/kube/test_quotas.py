@@ -110,7 +110,7 @@ def test_request_without_room_is_an_event_and_is_in_force_when_there_is_room(wor
         for number in range(len(world.gpus))
     ]
     for pod in first:
-        wait_for("its floor", lambda pod=pod: in_force(world, pod) == [80])  # type: ignore[misc]
+        wait_for("its floor", lambda pod=pod: in_force(world, pod) == [80])
     # WHEN another one asks for more than is left
     late = world.create("late", annotations={CORE_REQUEST: "50"}, command=task("watch"))
     wait_for("the late one", lambda: in_force(world, late) == [0])

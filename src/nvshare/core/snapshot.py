@@ -389,8 +389,7 @@ def _group(group: Group) -> GroupView:
 
 
 def _floors(group: Group) -> dict[str, int]:
-    cards = dict.fromkeys((*group.cards, *group.floors)) if group.cores.floor else ()
-    return {uuid: group.floor_on(uuid) for uuid in cards}
+    return {uuid: group.floor_on(uuid) for uuid in dict.fromkeys((*group.cards, *group.floors))}
 
 
 def _origin(group: Group, layers: Layers[Any]) -> str | None:

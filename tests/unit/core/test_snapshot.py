@@ -146,7 +146,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                 "mem_limit_from": None,
                 "core_limit": 100,
                 "core_floor": 0,
-                "core_floor_in_force": {},
+                "core_floor_in_force": {A: 0, B: 0},
                 "core_limit_from": None,
                 "priority": "normal",
                 "priority_from": None,
