@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from nvshare.core.commands import Level, Log
 from nvshare.core.policy.floors import WHOLE, Claim, in_force, room
 from nvshare.core.state import GpuState, Group, Node
@@ -15,20 +17,20 @@ LEASE = "lease:"
 class Floors:
     def __init__(self, node: Node) -> None:
         self.node = node
-        self._unsettled: dict[str, GpuState] = {}
+        self._touched: dict[str, dict[str, Group]] = {}  # by card: groups that came, left or changed there
         self._changed: dict[str, Group] = {}  # whose floors in force changed
         self._freed = False
 
     def arrive(self, group: Group, gpu: GpuState) -> None:
         """The group is on this card now."""
         gpu.claimants[group.id] = group
-        self._unsettled[gpu.uuid] = gpu
+        self._touched.setdefault(gpu.uuid, {})[group.id] = group
 
     def changed(self, group: Group) -> None:
         """The quota of the group changed, or it left a card."""
         for gpu in self.node.gpus.values():
             if group.id in gpu.claimants:
-                self._unsettled[gpu.uuid] = gpu
+                self._touched.setdefault(gpu.uuid, {})[group.id] = group
 
     def problem(self, group: Group, floor: int) -> str | None:
         """Why a group cannot be given this floor on the cards where it is, in words for an operator; None: it can."""
@@ -44,9 +46,8 @@ class Floors:
     def settle(self) -> tuple[list[Group], bool]:
         """Bring into force what has room. Returns the groups whose floors in force changed since the last call, and
         whether a card has more room than before."""
-        for gpu in self._unsettled.values():
-            self._settle_card(gpu)
-        self._unsettled.clear()
+        for uuid in list(self._touched):
+            self.settle_card(self.node.gpus[uuid])
         changed, freed = list(self._changed.values()), self._freed
         self._changed.clear()
         self._freed = False
@@ -54,16 +55,17 @@ class Floors:
 
     def settle_card(self, gpu: GpuState) -> None:
         """The same of one card, for who needs to know its room at once."""
-        self._unsettled.pop(gpu.uuid, None)
-        self._settle_card(gpu)
-
-    def _settle_card(self, gpu: GpuState) -> None:
+        touched = self._touched.pop(gpu.uuid, {}).values()
+        if not any(_concerns(group, gpu) for group in touched):
+            self._forget_absent(touched, gpu)
+            return
         before = sum(self._in_force(gpu).values())
-        for group in [group for group in gpu.claimants.values() if not is_on(self.node, group, gpu)]:
-            del gpu.claimants[group.id]
-            group.floors.pop(gpu.uuid, None)
-            group.missed.pop(gpu.uuid, None)
-        claims = [Claim(group.id, group.cores.floor, group.floor_on(gpu.uuid)) for group in gpu.claimants.values()]
+        self._forget_absent(touched, gpu)
+        claims = [
+            Claim(group.id, group.cores.floor, group.floor_on(gpu.uuid))
+            for group in gpu.claimants.values()
+            if _concerns(group, gpu)
+        ]
         floors = in_force(claims)
         for claim in claims:
             if floors[claim.group] != claim.held:
@@ -73,6 +75,13 @@ class Floors:
         for claim in claims:
             self._tell(gpu.claimants[claim.group], gpu)
         self._freed |= sum(floors.values()) < before
+
+    def _forget_absent(self, groups: Iterable[Group], gpu: GpuState) -> None:
+        for group in groups:
+            if not is_on(self.node, group, gpu):
+                del gpu.claimants[group.id]
+                group.floors.pop(gpu.uuid, None)
+                group.missed.pop(gpu.uuid, None)
 
     def _tell(self, group: Group, gpu: GpuState) -> None:
         """Log a floor that finds no room, once, and that it is in force later."""
@@ -107,6 +116,11 @@ class Floors:
 
     def _log(self, level: Level, text: str) -> None:
         self.node.commands.append(Log(level, text))
+
+
+def _concerns(group: Group, gpu: GpuState) -> bool:
+    """Whether the group has, wants or wanted a floor on this card."""
+    return bool(group.cores.floor or group.floor_on(gpu.uuid) or gpu.uuid in group.missed)
 
 
 def is_on(node: Node, group: Group, gpu: GpuState) -> bool:

@@ -21,6 +21,7 @@ from nvshare.core.policy.precedence import Layers
 from nvshare.core.settings import SIZE_MAX, Cores, DenyReason, Priority, Settings
 
 STORY_LENGTH = 40  # events remembered for the message of a broken invariant
+UNLIMITED = Cores()
 DEMAND_UNKNOWN = 1.0  # of a client that was not measured yet
 NO_TARGET = SIZE_MAX  # the target of a client that was never sent one: all that it is granted
 
@@ -331,7 +332,7 @@ class Group:
 
     @property
     def cores(self) -> Cores:
-        return self.core_limit.effective or Cores()
+        return self.core_limit.effective or UNLIMITED
 
     @property
     def core_percent(self) -> int:

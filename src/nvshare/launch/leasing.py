@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from nvshare import config
 from nvshare.client.connection import Connection, NoScheduler, RequestRefused, SchedulerError
-from nvshare.cores import Cores
+from nvshare.cores import Cores as Cores  # noqa: PLC0414 (others know it from here)
 from nvshare.launch.address import Address, Cards, find_address, find_cards
 from nvshare.launch.errors import LaunchError, LeaseLost, LeaseRefused, LeaseTimeout, NoGpu
 from nvshare.launch.orders import Wish, cpu_environment, lease_environment, warn_if_inside
