@@ -182,6 +182,7 @@ def set_command(socket: Path, /, mode: str | None, **options: Any) -> None:
     \b
     nvsharectl set --mode concurrent
     nvsharectl set --pod default/notebook-3 --mem 4GiB --cores 30
+    nvsharectl set --pid 4711 --cores 20..50   20 % guaranteed, at most 50 %
     nvsharectl set --run 4711 --mem none
     nvsharectl set --run trial-7 --priority high
     """
