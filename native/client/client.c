@@ -295,7 +295,7 @@ static uint64_t turn_due(const struct nvs_client *client)
 {
 	if (client->drain_for != 0)
 		return 0;
-	uint64_t alone = client->alone_since != 0 ? client->alone_since + NVS_ALONE_NS : 0;
+	uint64_t alone = client->alone_since != 0 ? client->alone_since + NVS_DRAIN_NS : 0;
 	if (!client->scheduled || !any_flag(client, NVS_FLAG_CONTENDED))
 		return alone;
 	return nvs_earlier(alone, nvs_earlier(quantum_end(client), idle_end(client)));
@@ -303,7 +303,7 @@ static uint64_t turn_due(const struct nvs_client *client)
 
 static void turn_time(struct nvs_client *client)
 {
-	if (client->alone_since != 0 && client->now >= client->alone_since + NVS_ALONE_NS) {
+	if (client->alone_since != 0 && client->now >= client->alone_since + NVS_DRAIN_NS) {
 		client->alone_since = 0;
 		nvs_do(client, NVS_DO_FREE_MEMORY);
 	}

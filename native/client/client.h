@@ -13,23 +13,8 @@
 
 #include "client/patience.h"
 #include "client/slice_table.h"
-#include "nanoseconds.h"
+#include "compute_constants.h"
 #include "nvshare_protocol.h"
-
-/* ---- constants ---- */
-
-/* A pause up to this is none: it counts as used and ends no slice whose terms do not say less. A thread that waited for
- * the GPU or for the gate submits something within this time; after that the card is idle for nobody's good. */
-#define NVS_PAUSE_NS NVS_NS_PER_MS
-/* Work that has not ended so long after its slice runs on beside others', and is reported so often. */
-#define NVS_STUCK_NS NVS_NS_PER_S
-/* A turn's drain takes no longer, unless the scheduler says otherwise. */
-#define NVS_DRAIN_NS (10 * NVS_NS_PER_S)
-/* Without a scheduler, memory that is away comes back by itself after this time. */
-#define NVS_ALONE_NS (10 * NVS_NS_PER_S)
-
-/* At most so much passes unseen by this process's clock: a thread that waited wakes up, work ends between two looks. */
-#define NVS_BILL_UNSEEN_NS (2 * NVS_NS_PER_MS)
 
 /* ---- what goes in ---- */
 

@@ -7,21 +7,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "compute_constants.h"
 #include "base/clock.h"
 #include "gate/meter.h"
 #include "gate/state.h"
 #include "gate/streams.h"
 #include "gate/upcalls.h"
-
-#define FIRST_NS (100 * NVS_NS_PER_MS) /* a drain takes less, as a rule */
-#define NEXT_NS (2 * NVS_NS_PER_MS)
-#define PASS_NS (2 * NVS_NS_PER_MS) /* for one who waits to wake up */
-#define PATIENCE 4                  /* usual lengths of a submission, per submission that is let through */
-#define BURST 16                    /* then twice as long between them */
-#define DOUBLINGS 10
-#define CLOSER 8               /* submissions: one of so many is measured when all are looked at more closely */
-#define SHORT_BYTES (1u << 20) /* are set in some microseconds */
-#define SOON_NS (20 * NVS_NS_PER_US)
 
 _Atomic uint32_t nvs_gate;
 __thread struct nvs_thread *nvs_self;
@@ -148,8 +139,8 @@ static void take_pass(struct nvs_thread *self, uint32_t word)
 	/* While PACED not always the very next one: the first after a wait may be unlike those that follow it. */
 	if (!paced)
 		self->next_sample = count;
-	else if (self->next_sample > count + 2 * CLOSER)
-		self->next_sample = count + nvs_meter_any(self, CLOSER);
+	else if (self->next_sample > count + 2 * NVS_CLOSER)
+		self->next_sample = count + nvs_meter_any(self, NVS_CLOSER);
 	if (paced && atomic_load(&used_since) == 0 && atomic_compare_exchange_strong(&used_since, &none, nvs_now_ns()))
 		nvs_link_wake();
 }
@@ -223,7 +214,7 @@ void nvs_gate_enter_slow(CUstream stream)
 void nvs_gate_enter_sized(CUstream stream, uint64_t bytes)
 {
 	struct nvs_thread *self = nvs_self;
-	bool goes_by = bytes <= SHORT_BYTES && self != NULL &&
+	bool goes_by = bytes <= NVS_SHORT_BYTES && self != NULL &&
 		       atomic_load_explicit(&self->submissions, memory_order_relaxed) != self->went_by;
 	if (goes_by || !nvs_gate_try_enter())
 		enter(stream, goes_by);
@@ -357,7 +348,7 @@ static void let_pass(uint64_t deadline)
 {
 	atomic_store(&passes, 1);
 	futex(&nvs_gate, FUTEX_WAKE, 1, NULL);
-	wait_until(is_passed, nvs_earlier(deadline, nvs_now_ns() + PASS_NS));
+	wait_until(is_passed, nvs_earlier(deadline, nvs_now_ns() + NVS_UNSEEN_NS));
 	atomic_store(&passes, 0);
 }
 
@@ -366,10 +357,10 @@ static void let_pass(uint64_t deadline)
  * from the first one on where there is nothing to expect a collective of. */
 static uint64_t patience(uint64_t passed)
 {
-	uint64_t typical = nvs_meter_typical_ns(), usual = PATIENCE * typical;
+	uint64_t typical = nvs_meter_typical_ns(), usual = NVS_USUAL * typical;
 	bool in_bursts = passed > 0 && typical != 0 && nvs_context_count(NVS_ANY_DEVICE) > 1;
-	uint64_t least = in_bursts ? NEXT_NS : FIRST_NS, doublings = in_bursts ? passed / BURST : passed;
-	return (usual > least ? usual : least) << (doublings < DOUBLINGS ? doublings : DOUBLINGS);
+	uint64_t least = in_bursts ? NVS_UNSEEN_NS : NVS_LONG_NS, doublings = in_bursts ? passed / NVS_BURST : passed;
+	return (usual > least ? usual : least) << (doublings < NVS_DOUBLINGS ? doublings : NVS_DOUBLINGS);
 }
 
 bool nvs_gate_drain_shut(uint64_t deadline, bool may_pass)
@@ -450,14 +441,14 @@ void nvs_gate_waited_slow(void)
 {
 	uint64_t now = nvs_now_ns(), next = atomic_load(&nvs_gate_next_look);
 	atomic_store(&waited_at, now);
-	if (next > now + SOON_NS && atomic_compare_exchange_strong(&nvs_gate_next_look, &next, now))
+	if (next > now + NVS_OFTEN_NS && atomic_compare_exchange_strong(&nvs_gate_next_look, &next, now))
 		nvs_link_wake();
 }
 
 /* Events that were recorded just now, behind nothing, take the GPU some microseconds. */
 static bool finished_soon(void)
 {
-	uint64_t until = nvs_now_ns() + SOON_NS;
+	uint64_t until = nvs_now_ns() + NVS_SOON_NS;
 	bool finished = nvs_drain_finished();
 	while (!finished && nvs_now_ns() < until)
 		finished = nvs_drain_finished();

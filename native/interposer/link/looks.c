@@ -7,10 +7,6 @@
 #include "link/shell.h"
 #include "link/state.h"
 
-#define OFTEN_NS (100 * NVS_NS_PER_US) /* where an end may be near: it is seen within two of them */
-#define RARELY_NS (20 * NVS_NS_PER_MS) /* where none is: a task alone is not disturbed more often */
-#define TURN_NS (5 * NVS_NS_PER_MS)    /* for the end of a turn that others wait for */
-
 static struct {
 	uint64_t at;          /* the next look at a slice; 0: when something happens */
 	uint64_t looked_at;   /* the last one */
@@ -71,7 +67,7 @@ static void tell_ended(void)
 /* The gate rests: how far is the work that went through before? Returns when to look again, 0 when it is over. */
 static uint64_t follow_closing(void)
 {
-	while (!looks.recorded && !nvs_gate_quiet() && nvs_now_ns() < looks.shut_at + OFTEN_NS / 4)
+	while (!looks.recorded && !nvs_gate_quiet() && nvs_now_ns() < looks.shut_at + NVS_OFTEN_NS / 4)
 		;
 	bool quiet = nvs_gate_quiet();
 	bool over = quiet && still_idle();
@@ -88,7 +84,7 @@ static uint64_t follow_closing(void)
 		nvs_shell_tell_facts();
 		nvs_shell_feed((struct nvs_event){.type = NVS_EVENT_PENDING, .length = pending});
 	}
-	return now + between(pending / 2 + run, OFTEN_NS / 2, NVS_PAUSE_NS);
+	return now + between(pending / 2 + run, NVS_OFTEN_NS / 2, NVS_PAUSE_NS);
 }
 
 void nvs_looks_close(enum nvs_turn_reason reason)
@@ -108,7 +104,7 @@ static uint64_t follow_overrun(uint64_t now)
 		tell_ended();
 		return 0;
 	}
-	return now + TURN_NS;
+	return now + NVS_TURN_NS;
 }
 
 /* ---- idleness ---- */
@@ -134,7 +130,7 @@ static uint64_t look_for_turn(uint64_t now)
 		flags |= nvs_shell_client.cards[i].grant_flags;
 	if (!nvs_shell_client.scheduled || !(flags & (NVS_FLAG_EXCLUSIVE | NVS_FLAG_CONTENDED)))
 		return 0;
-	uint64_t pause = flags & NVS_FLAG_CONTENDED ? TURN_NS : RARELY_NS;
+	uint64_t pause = flags & NVS_FLAG_CONTENDED ? NVS_TURN_NS : NVS_RARELY_NS;
 	if (looks.turn_at != 0 && now < looks.turn_at)
 		return nvs_earlier(looks.turn_at, now + pause);
 	look_at_idleness();
@@ -147,7 +143,7 @@ static uint64_t look_for_turn(uint64_t now)
  * comes when that one is reached would be too late. */
 static void mark_next(uint32_t ahead, uint64_t now)
 {
-	if (ahead > 1 || looks.submissions == looks.marked_from || now < looks.marked_at + 2 * NVS_PAUSE_NS)
+	if (ahead > 1 || looks.submissions == looks.marked_from || now < looks.marked_at + NVS_UNSEEN_NS)
 		return;
 	looks.marked_from = looks.submissions;
 	looks.marked_at = now;
@@ -159,10 +155,10 @@ static void mark_next(uint32_t ahead, uint64_t now)
 static uint64_t next_pause(uint64_t pending, bool more)
 {
 	if (nvs_client_may_end(&nvs_shell_client))
-		return between(pending / 2, OFTEN_NS, NVS_PAUSE_NS);
+		return between(pending / 2, NVS_OFTEN_NS, NVS_PAUSE_NS);
 	if (more || pending != 0)
-		return between(2 * looks.pause, NVS_PAUSE_NS, RARELY_NS);
-	return looks.pause > NVS_PAUSE_NS ? OFTEN_NS : between(2 * looks.pause, OFTEN_NS, NVS_PAUSE_NS);
+		return between(2 * looks.pause, NVS_PAUSE_NS, NVS_RARELY_NS);
+	return looks.pause > NVS_PAUSE_NS ? NVS_OFTEN_NS : between(2 * looks.pause, NVS_OFTEN_NS, NVS_PAUSE_NS);
 }
 
 /* Closely while the end may be near, for the end of what is used is told to the fraction of a millisecond. */

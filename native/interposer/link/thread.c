@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "compute_constants.h"
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/log.h"
@@ -25,10 +26,6 @@
 #define STEADY_NS NVS_NS_PER_S /* a connection that lived this long was a good one */
 #define MEMORY_DELAY_NS NVS_NS_PER_MS
 #define USAGE_EVERY_NS (250 * NVS_NS_PER_MS)
-#define METER_FIRST_NS NVS_NS_PER_MS
-#define METER_PACED_NS (10 * NVS_NS_PER_MS)
-#define METER_LAST_NS (100 * NVS_NS_PER_MS)
-#define METER_QUIET_ROUNDS 3
 
 /* What only this thread knows. */
 static struct {
@@ -437,7 +434,7 @@ static void follow(uint64_t now)
 	if (atomic_load(&nvs_link.asleep))
 		return;
 	if (nvs_link.meter_at == 0) { /* just woken */
-		thread.meter_wait = METER_FIRST_NS;
+		thread.meter_wait = NVS_PAUSE_NS;
 		thread.meter_quiet = 0;
 		nvs_link.meter_at = now + thread.meter_wait;
 	}
@@ -451,12 +448,12 @@ static void follow(uint64_t now)
 	if (!quiet && !pending)
 		nvs_gate_look_closer();
 	thread.meter_submissions = submissions;
-	if (now - thread.usage_at >= USAGE_EVERY_NS || thread.meter_quiet >= METER_QUIET_ROUNDS)
+	if (now - thread.usage_at >= USAGE_EVERY_NS || thread.meter_quiet >= NVS_QUIET_LOOKS)
 		send_usage(now);
-	uint64_t longest = nvs_gate_state() == NVS_GATE_PACED ? METER_PACED_NS : METER_LAST_NS;
+	uint64_t longest = nvs_gate_state() == NVS_GATE_PACED ? NVS_RARELY_NS : NVS_LONG_NS;
 	thread.meter_wait = thread.meter_wait * 2 < longest ? thread.meter_wait * 2 : longest;
 	nvs_link.meter_at = now + thread.meter_wait;
-	if (thread.meter_quiet >= METER_QUIET_ROUNDS)
+	if (thread.meter_quiet >= NVS_QUIET_LOOKS)
 		nvs_link_fall_asleep(submissions);
 }
 
