@@ -904,3 +904,14 @@ def test_a_kernel_that_nobody_tells_of_any_more_is_given_up_on() -> None:
     stage.pass_time(11.0)
     assert stage.attachment(1).compute.overrun is None
     assert not stage.attachment(1).gpu.compute.lingering
+
+
+def test_others_are_told_when_the_only_running_client_has_not_used_the_card_for_a_while() -> None:
+    # GIVEN one that waits for its memory, beside the only client that runs, which uses the card
+    stage = Stage(Mode.SERIAL)
+    stage.start(1, core_limit=50)
+    stage.start(2, core_limit=50)
+    stage.use(1)
+    assert stage.attachment(2).compute.in_flight == 0.004
+    # WHEN that one pauses; THEN the other is told, without any other event
+    assert c.SetTerms(2, A, True, 0.008) in stage.pass_time(3.0)

@@ -162,7 +162,7 @@ class Terms:
         self._set_quotas(gpu)
         self.set_shares(gpu)
         self._log_scaling(gpu)
-        card.look_at = min((at for at in self._expiries(running) if at > now), default=None)
+        card.look_at = min((at for at in self._expiries(gpu) if at > now), default=None)
         if card.contended is not was:
             how = "in compute turns" if card.contended else "freely"
             self._log(
@@ -170,15 +170,16 @@ class Terms:
                 f"Concurrent execution: {len(running)} tasks running, {how}: {len(busy)} keep GPU {gpu.uuid} busy",
             )
 
-    def _expiries(self, running: list[Attachment]) -> Iterator[float]:
-        """When something that is known of these clients expires."""
-        for attachment in running:
+    def _expiries(self, gpu: GpuState) -> Iterator[float]:
+        """When something that is known of the card's running clients expires. Whether one is active concerns all that
+        are attached: their terms say how much may be in flight."""
+        for attachment in gpu.running.values():
             state = attachment.compute
             if state.ignorant:
                 yield state.terms_at + LOOK_AGAIN_MAX
-            if len(running) > 1 and self._active(attachment):
+            if len(gpu.attachments) > 1 and self._active(attachment):
                 yield state.active_at + ACTIVE_FOR
-            if len(running) > 1 and self._doubtful(attachment):
+            if len(gpu.running) > 1 and self._doubtful(attachment):
                 yield state.judged_at + state.trust
 
     def _look_again(self, running: list[Attachment]) -> None:
