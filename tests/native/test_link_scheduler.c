@@ -4,7 +4,7 @@
 
 #include <sys/eventfd.h>
 
-#include "link/patience.h"
+#include "client/patience.h"
 #include "memory/swap/state.h"
 
 #include <fcntl.h>

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from nvshare.core.awaited_facts import MAX_REQUESTS
+from nvshare.core.broken import InvariantBroken
 from nvshare.core.compute.invariants import COMPUTE_INVARIANTS
 from nvshare.core.compute.slices import Slices
 from nvshare.core.floors import is_on
@@ -19,17 +20,6 @@ from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Lease, Node, Reserved, Standing
 
 EPSILON = 1e-6  # seconds; times are sums of floats
-
-
-class InvariantBroken(AssertionError):
-    """A named invariant does not hold. The message ends with the recent events and what was answered."""
-
-    def __init__(self, name: str, detail: str, node: Node) -> None:
-        story = "\n".join(
-            f"  {event}\n" + "".join(f"    -> {command}\n" for command in commands) for event, commands in node.story
-        )
-        super().__init__(f"{name}: {detail}\nrecent events, oldest first:\n{story}")
-        self.name = name
 
 
 def check(node: Node, turns: Turns, slices: Slices) -> None:

@@ -317,19 +317,19 @@ def _mode(node: Node, attachment: Attachment) -> str:
 
 def _scaled_quota(attachment: Attachment) -> float:
     """Quotas are scaled where compute slices divide a card. Freely, and in memory turns, they are only caps."""
-    book = attachment.gpu.compute.books.get(attachment.client.group.id)
+    account = attachment.gpu.compute.accounts.get(attachment.client.group.id)
     scales = attachment.compute.in_slices and not attachment.gpu.turns
-    return book.share * 100 if scales and book is not None else float(attachment.client.group.core_percent)
+    return account.share * 100 if scales and account is not None else float(attachment.client.group.core_percent)
 
 
 def _waiting_for_slice(attachment: Attachment, now: float) -> str | None:
     """Why a client that asks for a compute slice has none."""
     state, card = attachment.compute, attachment.gpu.compute
+    if state.again:
+        return "the end of its own work"
     if not state.asks:
         return None
     holder = card.exclusive
-    if state.slice is not None or (holder is None and state.ready_since is not None):
-        return "the end of its own work"
     if state.ready_since is None or holder is None:
         return f"its quota of {attachment.client.group.core_percent} %"
     left = "" if holder.end is None else f", {max(0.0, holder.end - now) * 1000:.0f} ms more"

@@ -18,7 +18,7 @@ from itertools import chain
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
-from nvshare.core.invariants import InvariantBroken
+from nvshare.core.broken import InvariantBroken
 from nvshare.core.scheduler import Scheduler
 from nvshare.core.settings import SIZE_MAX, Cores, DenyReason, Mode, Priority, Settings, SwitchTime
 from nvshare.core.state import NO_TARGET

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from nvshare.core import events as e
+from nvshare.core.broken import InvariantBroken
 from nvshare.core.events import HeldGpu
-from nvshare.core.invariants import INVARIANTS, InvariantBroken
+from nvshare.core.invariants import INVARIANTS
 from nvshare.core.policy.membership import Opened
 from nvshare.core.settings import Mode
 from nvshare.core.state import HeldRequest, Lease, Node, Standing, WaitingRegistration
