@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,6 +126,27 @@ def test_the_log_says_what_is_guaranteed_where_that_changed() -> None:
     answer = scene.limit("process:1", core_limit="40..50")
     assert said(answer) == [f"{changed}50% -> 50%, guaranteed 30% -> 40%"]
     assert only(answer, c.SetCoreLimit) == []  # a client knows its cap only
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["register", "operator", "annotation"])))
+def test_a_quota_hides_the_whole_of_the_one_below_it_whatever_the_order(order: tuple[str, ...]) -> None:
+    scene = Scene()
+    pod = e.Pod("one", "ns", "trainer", cores=cores("30..60"))
+    steps: dict[str, Callable[[], object]] = {
+        "register": lambda: scene.register(1, group="pod:one", core_limit="20.."),
+        "operator": lambda: scene.limit("pod:one", core_limit=40),
+        "annotation": lambda: scene.send(e.PodSeen(scene.now, pod)),
+    }
+    for step in order:
+        steps[step]()
+    steps["operator"]()  # before the group was there it changed nothing
+    story = [scene.scheduler._node.groups["pod:one"].cores]
+    scene.send(e.PodSeen(scene.now, e.Pod("one", "ns", "trainer")))
+    story.append(scene.scheduler._node.groups["pod:one"].cores)
+    scene.limit("pod:one", clear=frozenset({"core_limit"}))
+    story.append(scene.scheduler._node.groups["pod:one"].cores)
+    assert story == [Cores(30, 60), Cores(0, 40), Cores(20, 100)]
+    assert floors(scene) == {"pod:one": 20}
 
 
 # --- who arrives
