@@ -21,6 +21,7 @@
 #define DOUBLINGS 10
 #define CLOSER 8               /* submissions: one of so many is measured when all are looked at more closely */
 #define SHORT_BYTES (1u << 20) /* are set in some microseconds */
+#define SOON_NS (20 * NVS_NS_PER_US)
 
 _Atomic uint32_t nvs_gate;
 __thread struct nvs_thread *nvs_self;
@@ -324,6 +325,16 @@ bool nvs_gate_quiet(void)
 	return true;
 }
 
+bool nvs_gate_names(void)
+{
+	if (is_open(atomic_load(&nvs_gate)) && atomic_load(&waiting) != 0)
+		return true;
+	for (struct nvs_thread *thread = atomic_load(&threads); thread != NULL; thread = thread->next)
+		if (atomic_load(&thread->in_call) & NVS_NAMES)
+			return true;
+	return false;
+}
+
 /* Ask again and again, with growing pauses, until `done`, the deadline or the end of the process. */
 static bool wait_until(bool (*done)(void), uint64_t deadline)
 {
@@ -426,29 +437,53 @@ uint64_t nvs_gate_unaccounted(CUdevice device)
 	return total;
 }
 
+_Atomic uint64_t nvs_gate_next_look;
+static _Atomic uint64_t waited_at;
+
+uint64_t nvs_gate_waited_at(void)
+{
+	return atomic_load(&waited_at);
+}
+
+/* The link thread is woken only if it would not look soon by itself, and once for each look. */
+void nvs_gate_waited_slow(void)
+{
+	uint64_t now = nvs_now_ns(), next = atomic_load(&nvs_gate_next_look);
+	atomic_store(&waited_at, now);
+	if (next > now + SOON_NS && atomic_compare_exchange_strong(&nvs_gate_next_look, &next, now))
+		nvs_link_wake();
+}
+
+/* Events that were recorded just now, behind nothing, take the GPU some microseconds. */
+static bool finished_soon(void)
+{
+	uint64_t until = nvs_now_ns() + SOON_NS;
+	bool finished = nvs_drain_finished();
+	while (!finished && nvs_now_ns() < until)
+		finished = nvs_drain_finished();
+	return finished;
+}
+
 uint64_t nvs_gate_idle_since(void)
 {
-	uint64_t now = nvs_now_ns();
+	uint64_t now = nvs_now_ns(), waited = atomic_load(&waited_at), before = idle.asked ? idle.active_at : now;
 	uint64_t submissions = nvs_gate_submissions();
-	if (!idle.asked || submissions != idle.submissions || !nvs_gate_quiet()) {
+	bool quiet = nvs_gate_quiet(), more = !idle.asked || submissions != idle.submissions || !quiet;
+	if (more)
 		idle = (typeof(idle)){.asked = true, .submissions = submissions, .active_at = now};
+	/* What was submitted since the last look may have ended: a thread has waited for the GPU. */
+	if (more && (!quiet || waited <= before))
 		return 0;
-	}
-	if (!idle.recorded && !(idle.recorded = nvs_drain_record()))
+	bool fresh = !idle.recorded;
+	if (fresh && !(idle.recorded = nvs_drain_record()))
 		return 0;
-	if (!nvs_drain_finished()) {
+	if (!(fresh ? finished_soon() : nvs_drain_finished())) {
 		idle.active_at = now;
 		return 0;
 	}
 	if (idle.done_since == 0) /* somewhere between then and now */
-		idle.done_since = idle.active_at + (now - idle.active_at) / 2;
+		idle.done_since = waited > before ? waited : before + (now - before) / 2;
 	return idle.done_since;
-}
-
-bool nvs_gate_idle(uint32_t idle_ms)
-{
-	uint64_t since = nvs_gate_idle_since();
-	return since != 0 && nvs_gate_flags_down() && nvs_now_ns() - since >= idle_ms * NVS_NS_PER_MS;
 }
 
 uint64_t nvs_gate_used_since(void)
@@ -492,6 +527,7 @@ void nvs_gate_after_fork(void)
 	atomic_store(&waiting, 0);
 	atomic_store(&passes, 0);
 	atomic_store(&unpaced, 0);
+	atomic_store(&nvs_gate_next_look, 0);
 	idle.asked = false;
 	nvs_pace_after_fork();
 	nvs_streams_after_fork();

@@ -390,6 +390,11 @@ void nvs_pace_set_budget(uint64_t budget_us)
 	atomic_store(&window_max, budget_us != 0 && budget_us < BUDGET_US ? WINDOW_SMALL : NVS_WINDOW_MAX);
 }
 
+uint64_t nvs_meter_budget(void)
+{
+	return atomic_load(&budget_ns);
+}
+
 uint64_t nvs_meter_busy_us(CUdevice device)
 {
 	if (device < 0 || device >= NVS_MAX_DEVICES)

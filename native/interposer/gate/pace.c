@@ -172,8 +172,8 @@ struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32
 	pthread_mutex_lock(&pace->lock);
 	note_begin(pace, stream);
 	uint32_t window = nvs_meter_window(atomic_load(&context->device), nvs_pace_cost(pace));
-	uint32_t batch = window > NVS_MARKERS ? window / NVS_MARKERS : 1;
-	struct nvs_marker *marker = free_marker(pace, window < NVS_MARKERS ? window : NVS_MARKERS);
+	uint32_t batch = (window + NVS_MARKERS - 1) / NVS_MARKERS;
+	struct nvs_marker *marker = free_marker(pace, window / batch);
 	/* Without one in a stream there is nothing to wait for: their threads are between gate and stream. */
 	bool crowded = marker == NULL && oldest_marker(pace) != NULL;
 	if (marker != NULL)
@@ -214,6 +214,9 @@ void nvs_pace_learn(struct nvs_pace *pace, const struct nvs_marker *marker, uint
 		if (marker->before <= pace->waited)
 			return; /* another thread was quicker */
 		uint64_t latest = (now - pace->reached_at) / (marker->before - pace->waited);
+		/* Over less than half a window, a thread that is late to wake says more than the GPU. */
+		if (latest > pace->recent_ns && now - pace->reached_at < nvs_meter_budget() / 2)
+			return;
 		pace->recent_ns = smaller(latest, pace->latest_ns);
 		pace->latest_ns = latest;
 		int64_t step = ((int64_t)pace->recent_ns - (int64_t)pace->average_ns) / AVERAGE_BATCHES;

@@ -9,7 +9,7 @@ from nvshare.bench.fairness.rows import Row, row
 from nvshare.bench.fairness.tasks import Task, Tasks
 from nvshare.bench.outcome import TaskPlan
 from nvshare.bench.workloads.spec import WORKLOADS
-from nvshare.core.settings import Settings
+from nvshare.core.settings import Cores, Settings
 from nvshare.gpu.profiles import Profile, load
 from nvshare.model import attainable, costs
 from nvshare.model.card import Card
@@ -71,23 +71,9 @@ def shares(
 
 
 def _shared_path(engine: Engine, shell: Shell, card: Card, client: int, task: Task) -> Path:
-    """The one place where floor and cap are handed to the core."""
-    plan = TaskPlan(f"task {client - _FIRST_CLIENT + 1}", WORKLOADS["add"], core_limit=task.cap)
-    return _Promised(engine, shell, card, client, plan, task.floor or 0)
-
-
-class _Promised(Shared):
-    """Gets its floor as soon as the scheduler knows it."""
-
-    def __init__(self, engine: Engine, shell: Shell, card: Card, client: int, plan: TaskPlan, floor: int) -> None:
-        super().__init__(engine, shell, card, client, plan)
-        self._promise = (shell, f"process:{client}", floor)
-
-    def open(self) -> Process:
-        yield from super().open()
-        shell, group, floor = self._promise
-        if floor:
-            shell.promise_floor(group, floor)
+    quota = None if task.floor is None and task.cap is None else Cores(task.floor or 0, task.cap or Cores().cap)
+    plan = TaskPlan(f"task {client - _FIRST_CLIENT + 1}", WORKLOADS["add"], core_limit=quota)
+    return Shared(engine, shell, card, client, plan)
 
 
 class _Program:

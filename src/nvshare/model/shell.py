@@ -63,10 +63,6 @@ class Shell:
             if self._validates:
                 self._scheduler.validate()
 
-    def promise_floor(self, group: str, floor: int) -> None:
-        """Guarantee a group this percent of its card. For measurements, as long as registrations carry no floor."""
-        self._scheduler._node.groups[group].core_floor = floor
-
     def snapshot(self) -> Snapshot:
         return self._scheduler.snapshot(self._engine.now)
 

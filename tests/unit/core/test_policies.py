@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-
 from nvshare.core.compute.books import Book, evened
+
 from nvshare.core.memory.policy.admission import Crowd, Denial, Holding, admit, keep_check
 from nvshare.core.memory.policy.capacity import capacity, is_material
 from nvshare.core.memory.policy.demand import compatible, measured

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "base/clock.h"
+#include "nanoseconds.h"
 
 #define NVS_PATIENCE_LEAST (20 * NVS_NS_PER_MS)
 
