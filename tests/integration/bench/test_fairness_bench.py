@@ -67,6 +67,15 @@ def test_a_task_that_is_killed_spoils_one_way_of_one_set(stage: live.LiveSets) -
     assert stage.row(RANDOM, parse_set("20+0 20+0")).got
 
 
+def test_the_process_that_measures_kernels_is_called_up_again(stage: live.LiveSets) -> None:
+    (victim,) = stage._crew.of("native", 1)
+    victim.kill()
+    found = stage.row(RANDOM, parse_set("11+0 12+0"))
+    assert (found.got, found.ok) == ((), False)
+    assert "kernels were not measured alone: the worker task 1 (native) ended" in found.note
+    assert stage.row(RANDOM, parse_set("11+0 12+0")).got
+
+
 def test_the_command_writes_rows_of_a_simulated_card(tmp_path: Path) -> None:
     target = tmp_path / "rows.json"
     options = ("--tasks", "20+0 20+0", "--seconds", "0.5", "--warm-up", "0.2", "--json", str(target))

@@ -121,10 +121,10 @@ class Quotas:
 
 
 class Ruler:
-    """How long a kernel takes by its amount of work, where nothing else is on the card."""
+    """How long a kernel takes by its amount of work, where nothing else is on the card. ``worker`` tells."""
 
     def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+        self.worker = worker
         self._known: dict[int, float] = {}
         middle = self.kernel_seconds(_MIDDLE)
         other = _LESS if middle > _LONG_ENOUGH else _MORE
@@ -140,14 +140,14 @@ class Ruler:
     def kernel_seconds(self, amount: int) -> float:
         """Of one kernel, from a series of them back to back."""
         if amount not in self._known:
-            self._worker.ask(do="set", amount=amount)
+            self.worker.ask(do="set", amount=amount)
             count = round(_SERIES / max(self._seconds(_FEW) / _FEW, _SERIES / _MOST))
             count = max(_FEW, count)
             self._known[amount] = min(self._seconds(count) for _ in range(_TRIES)) / count
         return self._known[amount]
 
     def _seconds(self, count: int) -> float:
-        return float(self._worker.ask(do="time", steps=count)["seconds"])
+        return float(self.worker.ask(do="time", steps=count)["seconds"])
 
 
 @dataclass(frozen=True)
@@ -194,10 +194,13 @@ class LiveSets:
         """The same set in each way. What cannot be measured is named in the row's note."""
         notes, self._notes = self._notes, []
         found: dict[str, list[float]] = {}
-        cast: list[_Cast] = []
+        try:
+            cast = self._cast(tasks)
+        except WorkerFailed as error:
+            self._crew.forget(NATIVE)
+            return row(part, tasks, self._measure(tasks), (), note=f"kernels were not measured alone: {error}")
         for how in self._in_turn():
             try:
-                cast = cast or self._cast(tasks)
                 found[how] = self._play(how, cast)
             except WorkerFailed as error:
                 self._crew.forget(how)
@@ -220,6 +223,7 @@ class LiveSets:
     def _cast(self, tasks: Tasks) -> list[_Cast]:
         (worker,) = self._crew.of(NATIVE, 1)
         ruler = self._ruler = self._ruler or Ruler(worker)
+        ruler.worker = worker  # the one before may have ended
         found = []
         for task in tasks:
             amount = ruler.amount(task.kernel_seconds)
@@ -267,5 +271,12 @@ def on(venue: Venue, seconds: float, warm_up: float, measure: Measure, most_task
             else:
                 environments[MPS] = found
         crew = stack.enter_context(Crew(environments, [kinds.BURN if real else kinds.SPIN]))
-        crew.call_up(dict.fromkeys(environments, most_tasks))
+        crew.call_up({NATIVE: most_tasks, NVSHARE: most_tasks})
+        if MPS in environments:
+            try:
+                crew.call_up({MPS: most_tasks})
+            except WorkerFailed as error:
+                crew.forget(MPS)
+                del environments[MPS]
+                notes.append(f"nothing was measured under MPS: {error}")
         yield LiveSets(crew, venue.socket, real, seconds, warm_up, measure, hiccups, notes)
