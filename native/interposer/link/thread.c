@@ -223,7 +223,8 @@ static void send_register(void)
 		.mem_limit = env->mem_limit,
 		.core_limit = env->core_limit,
 		.priority = env->priority,
-		.flags = NVS_FLAG_CAN_SWAP | (env->single_oversub ? NVS_FLAG_OVERSIZE : 0),
+		.flags = NVS_FLAG_CAN_SWAP | (env->single_oversub ? NVS_FLAG_OVERSIZE : 0) |
+			 env->core_floor << NVS_FLOOR_SHIFT,
 		.gpu_count = nvs_link.gpu_count,
 		.library = NVS_RELEASE,
 	};
@@ -236,7 +237,7 @@ static void send_register(void)
 		struct nvs_holding view;
 		nvs_residency_view(nvs_link.gpus[i].device, &view);
 		if (!nvs_link.gpus[i].can_swap)
-			hello.flags = 0;
+			hello.flags &= ~(NVS_FLAG_CAN_SWAP | NVS_FLAG_OVERSIZE);
 		else if (!view.unified)
 			hello.flags &= ~NVS_FLAG_OVERSIZE;
 	}

@@ -88,6 +88,7 @@ class ClientGpuView:
     mode: str  # "free", "compute turns" or "memory turns"
     kind: str  # as measured: "busy", "launch-bound" or "unknown"
     quota: int  # percent of the card's time, of its group
+    floor_in_force: int  # percent of the card's time that its group is guaranteed; below ``core_floor`` without room
     scaled_quota: float  # the same, scaled to what the active groups leave
     delivered: tuple[float, ...]  # part of the last 1, 10 and 60 s in which it had unfinished work there
     waiting_for_turn: str | None  # in words: why it has no compute slice although it asks for one
@@ -104,6 +105,7 @@ class ClientView:
     priority: str
     mem_limit: int | None
     core_limit: int
+    core_floor: int
     state: str
     gpus: tuple[ClientGpuView, ...]
 
@@ -115,6 +117,8 @@ class GroupView:
     mem_limit: int | None
     mem_limit_from: str | None  # "annotation", "operator", "gpumem" (of pods), "run" (or lease), "environment"
     core_limit: int
+    core_floor: int
+    core_floor_in_force: dict[str, int]  # by card; less than ``core_floor`` where other floors leave no room
     core_limit_from: str | None
     priority: str
     priority_from: str | None
@@ -142,6 +146,7 @@ class LeaseView:
     gpus: tuple[str, ...]
     mem: int | None
     cores: int | None
+    core_floor: int
     count: int
     denied: DeniedView | None
 
@@ -260,6 +265,7 @@ def _client(node: Node, client: Client, now: float) -> ClientView:
         priority=group.rank.name.lower(),
         mem_limit=group.mem_limit.effective,
         core_limit=group.core_percent,
+        core_floor=group.cores.floor,
         state=_state(node, client),
         gpus=tuple(_client_gpu(node, attachment, now) for attachment in client.gpus.values()),
     )
@@ -296,6 +302,7 @@ def _client_gpu(node: Node, attachment: Attachment, now: float) -> ClientGpuView
         mode=_mode(node, attachment),
         kind=attachment.compute.kind.value,
         quota=attachment.client.group.core_percent,
+        floor_in_force=attachment.client.group.floor_on(attachment.gpu.uuid),
         scaled_quota=round(_scaled_quota(attachment), 1),
         delivered=tuple(round(attachment.compute.delivered.over(seconds, now), 4) for seconds in WINDOWS),
         waiting_for_turn=_waiting_for_slice(attachment, now),
@@ -310,19 +317,19 @@ def _mode(node: Node, attachment: Attachment) -> str:
 
 def _scaled_quota(attachment: Attachment) -> float:
     """Quotas are scaled where compute slices divide a card. Freely, and in memory turns, they are only caps."""
-    book = attachment.gpu.compute.books.get(attachment.client.group.id)
+    account = attachment.gpu.compute.accounts.get(attachment.client.group.id)
     scales = attachment.compute.in_slices and not attachment.gpu.turns
-    return book.share * 100 if scales and book is not None else float(attachment.client.group.core_percent)
+    return account.share * 100 if scales and account is not None else float(attachment.client.group.core_percent)
 
 
 def _waiting_for_slice(attachment: Attachment, now: float) -> str | None:
     """Why a client that asks for a compute slice has none."""
     state, card = attachment.compute, attachment.gpu.compute
+    if state.again:
+        return "the end of its own work"
     if not state.asks:
         return None
     holder = card.exclusive
-    if state.slice is not None or (holder is None and state.ready_since is not None):
-        return "the end of its own work"
     if state.ready_since is None or holder is None:
         return f"its quota of {attachment.client.group.core_percent} %"
     left = "" if holder.end is None else f", {max(0.0, holder.end - now) * 1000:.0f} ms more"
@@ -371,12 +378,18 @@ def _group(group: Group) -> GroupView:
         mem_limit=group.mem_limit.effective,
         mem_limit_from=_origin(group, group.mem_limit),
         core_limit=group.core_percent,
+        core_floor=group.cores.floor,
+        core_floor_in_force=_floors(group),
         core_limit_from=_origin(group, group.core_limit),
         priority=group.rank.name.lower(),
         priority_from=_origin(group, group.priority),
         clients=_ids(group.clients),
         allocated=dict(group.allocated),
     )
+
+
+def _floors(group: Group) -> dict[str, int]:
+    return {uuid: group.floor_on(uuid) for uuid in dict.fromkeys((*group.cards, *group.floors))}
 
 
 def _origin(group: Group, layers: Layers[Any]) -> str | None:
@@ -397,7 +410,8 @@ def _lease(node: Node, lease: Lease) -> LeaseView:
         reason=lease.quarantine,
         gpus=tuple(lease.reserved),
         mem=lease.mem,
-        cores=lease.cores,
+        cores=None if lease.cores is None else lease.cores.cap,
+        core_floor=0 if lease.cores is None else lease.cores.floor,
         count=lease.count,
         denied=None
         if denied is None

@@ -8,7 +8,7 @@ from typing import Protocol
 from nvshare.bench.outcome import TaskPlan
 from nvshare.core import commands, events
 from nvshare.core.policy import membership
-from nvshare.core.settings import Priority, SliceEnd
+from nvshare.core.settings import Cores, Priority, SliceEnd
 from nvshare.model import costs
 from nvshare.model.card import Card, OutOfMemory
 from nvshare.model.engine import Engine, Process, Signal
@@ -158,7 +158,7 @@ class Shared:
             name=self._plan.name,
             can_swap=True,
             mem_limit=self._plan.mem_limit,
-            core_limit=self._plan.core_limit,
+            core_limit=None if self._plan.core_limit is None else Cores.of(self._plan.core_limit),
             priority=Priority.HIGH if self._plan.urgent else Priority.NORMAL,
         )
 

@@ -13,7 +13,7 @@ from nvshare.core.compute.policy.regime import Kind
 from nvshare.core.compute.state import Delivered
 from nvshare.core.settings import Mode, Priority, SliceEnd
 from nvshare.core.snapshot import take
-from tests.unit.core.core_scene import GIB, A, B, C, Scene, process_in
+from tests.unit.core.core_scene import GIB, A, B, C, Scene, cores, process_in
 
 BUSY, TINY = 1.0, 0.2  # part of its time in which the card works for a client
 
@@ -132,11 +132,11 @@ def test_status_shows_no_scaled_quota_of_one_who_runs_freely() -> None:
     stage.use(1, 2)
     stage.ask(1)
     stage.ask(2)
-    stage.send(e.LimitsChanged(stage.now, "process:2", core_limit=30))
+    stage.send(e.LimitsChanged(stage.now, "process:2", core_limit=cores(30)))
     assert scaled() == [76.9, 23.1]
     state = stage.attachment(1).compute
     state.kind, state.trust = Kind.LAUNCH_BOUND, 60.0
-    stage.send(e.LimitsChanged(stage.now, "process:2", core_limit=31))
+    stage.send(e.LimitsChanged(stage.now, "process:2", core_limit=cores(31)))
     assert scaled() == [100.0, 31.0]
 
 
@@ -367,7 +367,7 @@ def test_a_slice_that_goes_on_after_its_end_was_noticed_has_no_end_any_more() ->
         stage.pass_time(0.5)
         stage.use(2, 3)
     assert stage.attachment(3).compute.slice is slice
-    assert of(stage.send(e.LimitsChanged(stage.now, "process:3", core_limit=10)), c.EndSlice, c.GiveSlice)
+    assert of(stage.send(e.LimitsChanged(stage.now, "process:3", core_limit=cores(10))), c.EndSlice, c.GiveSlice)
 
 
 def test_high_priority_ends_the_slice_of_others_at_once() -> None:
@@ -573,7 +573,7 @@ def test_in_concurrent_mode_there_are_no_slices_without_quotas() -> None:
     stage.start(1)
     stage.start(2)
     assert not of(stage.use(1, 2), c.SetTerms)
-    changed = stage.send(e.LimitsChanged(stage.now, "process:1", core_limit=50))
+    changed = stage.send(e.LimitsChanged(stage.now, "process:1", core_limit=cores(50)))
     assert {command.client for command in of(changed, c.SetTerms)} == {1, 2}
 
 
@@ -608,7 +608,7 @@ def test_who_was_taken_for_ignorant_is_asked_again_after_a_minute() -> None:
 
 def test_what_a_run_owes_is_not_forgotten_with_its_process() -> None:
     stage = Stage()
-    stage.send(e.RunOpened(stage.now, process_in("process:99", 0), "job", core_limit=10))
+    stage.send(e.RunOpened(stage.now, process_in("process:99", 0), "job", core_limit=cores(10)))
     used = 0.0
     for client in range(1, 9):
         stage.start(client, group="run:99")
@@ -904,3 +904,14 @@ def test_a_kernel_that_nobody_tells_of_any_more_is_given_up_on() -> None:
     stage.pass_time(11.0)
     assert stage.attachment(1).compute.overrun is None
     assert not stage.attachment(1).gpu.compute.lingering
+
+
+def test_others_are_told_when_the_only_running_client_has_not_used_the_card_for_a_while() -> None:
+    # GIVEN one that waits for its memory, beside the only client that runs, which uses the card
+    stage = Stage(Mode.SERIAL)
+    stage.start(1, core_limit=50)
+    stage.start(2, core_limit=50)
+    stage.use(1)
+    assert stage.attachment(2).compute.in_flight == 0.004
+    # WHEN that one pauses; THEN the other is told, without any other event
+    assert c.SetTerms(2, A, True, 0.008) in stage.pass_time(3.0)

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import fields, replace
-
 import pytest
 
-from nvshare.core.compute.books import Book, evened
 from nvshare.core.memory.policy.admission import Crowd, Denial, Holding, admit, keep_check
 from nvshare.core.memory.policy.capacity import capacity, is_material
 from nvshare.core.memory.policy.demand import compatible, measured
@@ -195,106 +192,6 @@ def test_lowerings_come_first_and_not_while_the_client_drains() -> None:
 def test_a_raise_that_completes_is_worth_a_message_however_small() -> None:
     assert steps([stake(Claim.NEXT, 5, 4)], [5], 5) == [(0, 5)]
     assert steps([stake(Claim.NEXT, 9, 4)], [9], 5) == []
-
-
-def book(quota: float, virtual: float = 0.0, share: float | None = None) -> Book:
-    """Of a group that has been there for long."""
-    made = Book(quota, virtual)
-    made.set_share(quota if share is None else share, quotas=True)
-    return made
-
-
-def test_a_slice_is_as_long_as_usual_for_one_that_is_behind_by_half_a_slice() -> None:
-    # GIVEN two equal ones that take slices of 90 ms, one before its own and one after it
-    before, after = book(0.8, 1.0, share=0.5), book(0.8, 1.0 + 0.09, share=0.5)
-    assert evened(before, [after]) == pytest.approx(0.09)
-
-
-@pytest.mark.parametrize(
-    ("lag", "length"),
-    [
-        (0.0, 0.09 - 0.7 * 0.0225),  # as far as the other, although its slice comes only now
-        (0.13, 0.09 + 0.7 * 0.01),
-        (9.0, 0.09 * 1.35),
-        (-9.0, 0.09 * 0.65),
-    ],
-)
-def test_what_a_group_is_owed_makes_its_slices_longer_within_bounds(lag: float, length: float) -> None:
-    own, other = book(0.8, 1.0, share=0.5), book(0.8, 1.0 + lag, share=0.5)
-    assert evened(own, [other, own]) == pytest.approx(length)
-
-
-def test_nobody_is_owed_anything_by_itself() -> None:
-    own = book(0.3, 7.0)
-    assert evened(own, []) == evened(own, [own]) == own.length
-
-
-@pytest.mark.parametrize(
-    ("idle", "before", "after"),
-    [
-        (0.01, 3.0, 3.0),  # that is no idleness
-        (0.05, 9.9, 9.9),
-        (0.05, 3.0, 10.0 - 0.18),
-        (0.05, 12.0, 12.0),
-        (1.5, 9.9, 10.0),
-        (1.5, 12.0, 10.0),
-    ],
-)
-def test_a_group_comes_back_from_a_moment_of_idleness_with_one_slice_owed_to_it_at_most(
-    idle: float, before: float, after: float
-) -> None:
-    back = book(0.5, before)
-    back.seen_at = 1.0
-    back.arrive(now=1.0 + idle, clock=10.0)
-    assert back.virtual == pytest.approx(after)
-
-
-@pytest.mark.parametrize(
-    ("quota", "credit", "length"),
-    [
-        (0.1, 0.018, 0.02),  # a whole slice of it
-        (0.1, 0.009, (0.009 + 0.025 - 0.018) / 0.9),
-        (0.1, 0.0, (0.025 - 0.018) / 0.9),
-        (0.1, -0.001, 0.0),
-        (0.5, 0.0, 0.09),
-        (1.0, 0.0, 0.0),  # never waits for credit
-    ],
-)
-def test_a_slice_before_its_time_leaves_the_next_one_within_a_quarter_of_a_second(
-    quota: float, credit: float, length: float
-) -> None:
-    early = book(quota)
-    early.credit = credit
-    assert early.early_length(0.0) == pytest.approx(length)
-    early.bill(early.early_length(0.0) * (1.0 - quota), 0.0, 0.0)
-    assert early.ready_at(0.0) <= 0.25 + 1e-9 or credit < 0.0
-
-
-def test_asking_a_book_changes_nothing() -> None:
-    asked = book(0.5)
-    before = replace(asked)
-    assert asked.ready_at(0.1) == pytest.approx(0.1)
-    assert asked.early_length(0.1) > 0.0
-    assert asked.length_left(0.1, 0.0) == pytest.approx(0.1)
-    assert [getattr(asked, each.name) for each in fields(asked)] == [
-        getattr(before, each.name) for each in fields(before)
-    ]
-
-
-def test_credit_that_a_shorter_reach_does_not_hold_is_lost_at_once() -> None:
-    rich = book(0.5)
-    rich.set_reach(4.0, 0.0)
-    rich.accrue(10.0)
-    assert rich.credit == pytest.approx(2.0)
-    rich.set_reach(0.5, 10.0)
-    assert rich.credit == pytest.approx(0.25)
-
-
-def test_debt_that_a_change_of_quota_leaves_is_paid_within_ten_seconds() -> None:
-    owing = book(0.8)
-    owing.credit = -0.144
-    owing.restart(0.01, 0.0, 0.0)
-    assert owing.credit == pytest.approx(-0.1)
 
 
 def crowd(own: Holding, *others: Holding, makes_room: bool = True, budget: int | None = None) -> Crowd:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nvshare.core.compute.books import DEBT_WAIT
-from nvshare.core.compute.policy.shares import LONGEST
+from nvshare.core.compute.lifecycle import State
+from nvshare.core.compute.policy.constants import ENDS_BY, LONGEST
 from nvshare.core.compute.slices import Slices
 from nvshare.core.compute.terms import open_slices, overlaps
 from nvshare.core.state import Node, Standing
@@ -80,23 +80,36 @@ def _slices_end(node: Node, slices: Slices) -> Iterator[str]:
             yield f"{slice.attachment.client.hex} holds its slice on {gpu.uuid} without end while others could run"
 
 
-def _books_balance(node: Node, slices: Slices) -> Iterator[str]:
-    """There are books of groups that exist, and of no others. Credit and debt are within their bounds."""
+def _accounts_balance(node: Node, slices: Slices) -> Iterator[str]:
+    """There are accounts of groups that exist, and of no others. Credit and debt are within their bounds."""
     for gpu in node.gpus.values():
-        for name, book in gpu.compute.books.items():
+        for name, account in gpu.compute.accounts.items():
             if name not in node.groups:
-                yield f"{gpu.uuid}: group {name} is gone, its books are not"
+                yield f"{gpu.uuid}: group {name} is gone, its account is not"
                 continue
-            if not -DEBT_WAIT * book.quota - EPSILON <= book.credit <= max(LONGEST, book.reach * book.quota) + EPSILON:
-                yield f"{gpu.uuid}: credit of group {name} is {book.credit} s"
-            if book.quota != node.groups[name].core_percent / 100:
-                yield f"{gpu.uuid}: books of group {name} know quota {book.quota}"
+            bucket = account.bucket
+            if not -ENDS_BY * bucket.cap - EPSILON <= bucket.level <= max(LONGEST, bucket.depth) + EPSILON:
+                yield f"{gpu.uuid}: credit of group {name} is {bucket.level} s of {bucket.depth}"
+            if bucket.cap != node.groups[name].core_percent / 100:
+                yield f"{gpu.uuid}: the account of group {name} knows cap {bucket.cap}"
+            if not 0.0 < account.share <= 1.0 + EPSILON:
+                yield f"{gpu.uuid}: group {name} has share {account.share}"
             states = [
                 attachment.compute for attachment in gpu.attachments.values() if attachment.client.group.id == name
             ]
             engaged = sum(state.engaged for state in states)
-            if book.engaged != engaged:
-                yield f"{gpu.uuid}: books of group {name} know {book.engaged} slices and requests, there are {engaged}"
+            if account.engaged != engaged:
+                yield f"{gpu.uuid}: group {name} has {engaged} slices and requests, its account knows {account.engaged}"
+
+
+def _states_agree(node: Node, slices: Slices) -> Iterator[str]:
+    """A client has a slice exactly while its state says so."""
+    for gpu in node.gpus.values():
+        for attachment in gpu.attachments.values():
+            state, slice = attachment.compute.state, attachment.compute.slice
+            has = State.NONE if slice is None else State.HELD if slice.closed_at is None else State.CLOSING
+            if has is not state and not (slice is None and state is State.ASKED):
+                yield f"{attachment.client.hex} on {gpu.uuid} is {state.name}, its slice is {has.name}"
 
 
 def _given_up_on_by_right(node: Node, slices: Slices) -> Iterator[str]:
@@ -114,6 +127,7 @@ COMPUTE_INVARIANTS = {
     "slices below grants": _slices_below_grants,
     "slices wake": _slices_wake,
     "slices end": _slices_end,
-    "books balance": _books_balance,
+    "accounts balance": _accounts_balance,
+    "states agree": _states_agree,
     "given up on by right": _given_up_on_by_right,
 }

@@ -1,9 +1,9 @@
-"""Compute slices: which clients may use a card's engines now, among those that hold its grant (decision 6).
+"""Compute slices: which clients may use a card's engines now, among those that hold its grant (docs/compute.md).
 
-Exclusive slices follow one another. Slices of launch-bound clients and of gangs overlap them, bounded by their credit
-alone. ``terms.py`` says which clients take slices at all, ``books.py`` keeps credit and virtual time. Slices begin and
-end only below a grant. Memory turns depend on them in one point: a client without compute credit does not keep memory
-from clients that have some; the scheduler asks here (``short_of_credit``) and ends its turn.
+Exclusive slices follow one another. Slices of launch-bound clients and of gangs overlap them, bounded by their caps
+alone. ``terms.py`` says which clients take slices at all, ``policy/order.py`` whose slice is next and for how long.
+Slices begin and end only below a grant. Memory turns depend on them in one point: a client without compute credit does
+not keep memory from clients that have some; the scheduler asks here (``short_of_credit``) and ends its turn.
 
 Like those of ``memory/turns.py`` the public methods leave cards to be looked at again, and ``settle`` does that once
 per event.
@@ -11,30 +11,22 @@ per event.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from nvshare.core.broken import InvariantBroken
 from nvshare.core.commands import EndSlice, GiveSlice, Level, Log
-from nvshare.core.compute.books import Book, evened
-from nvshare.core.compute.policy.shares import LONGEST, SHORTEST
+from nvshare.core.compute.account import Account
+from nvshare.core.compute.lifecycle import Change, IllegalChange, State, after
+from nvshare.core.compute.policy.bill import Usage, bill
+from nvshare.core.compute.policy.constants import ENDS_BY, HANDOVER, LONGEST, SHORTEST, SPEAK_BY
+from nvshare.core.compute.policy.order import Claim, goes_on, next_claim
 from nvshare.core.compute.state import CardCompute, Slice
-from nvshare.core.compute.terms import Terms, overlaps
+from nvshare.core.compute.terms import Terms, open_slices, overlaps
 from nvshare.core.events import SliceOver
 from nvshare.core.settings import SliceEnd
 from nvshare.core.state import Attachment, Client, GpuState, Group, Node, Standing
 from nvshare.core.timers import Alarms
 
-HANDOVER = 0.002  # seconds of work in flight beside which the next slice begins, so that the card does not idle
 MESSAGE = 0.0001  # seconds a message takes: what two sides measure differs by this
-NEARLY = 0.2  # of a slice: a client that is ahead by no more counts as level with the others
-SLACK = 0.002  # seconds by which a client may report less than it kept others waiting for
-RENEW = 0.002  # seconds before the end of a slice in which it is decided whether it goes on
-EARLY = 0.01  # the same, while it has its part of the cycle still to come
-SPEAK_BY = 1.5  # seconds after the end of a slice; the library gives up a drain after one
-ENDS_BY = 10.0  # seconds after it was due; then work in flight is no longer waited for
 TICK = 1e-6  # seconds; what is due within this is due at the next look
-WARM_UP, WARM_UP_PART = 0.0006, 0.03  # seconds, and of a slice at most
-COOLED_AFTER = 0.01  # seconds without a slice
-TAIL_MAX, TAIL_WEIGHT = 0.012, 0.25  # seconds, and by how much the latest slice counts
 LONG_KERNEL = 0.1  # seconds beyond its slice that are worth a line in the log
 
 
@@ -56,8 +48,8 @@ class Slices:
             self._log(
                 Level.DEBUG, f"Ignored REQ_TURN of client {attachment.client.hex}: it needs no turn, or has no grant"
             )
-        elif state.slice is not None and state.slice.closed_at is None:
-            if not state.slice.told_to_end:
+        elif state.state is State.HELD:
+            if state.slice is not None and not state.slice.told_to_end:
                 self._send(state.slice)  # it asks for what it has; perhaps it did not know
         else:
             self._ask(attachment)
@@ -72,69 +64,44 @@ class Slices:
                 Level.DEBUG, f"TURN_OVER {event.number} of client {attachment.client.hex}: that turn was over before"
             )
         else:
-            self._closed(slice, event)
-        shut = state.slice is None or state.slice.closed_at is not None
-        if event.wants and shut and attachment.standing is Standing.RUNNING and state.in_slices:
+            self._reported(slice, event)
+        entitled = attachment.standing is Standing.RUNNING and state.in_slices
+        if event.wants and entitled and state.state is not State.HELD:
             self._ask(attachment)
         self._unsettled[attachment.gpu.uuid] = attachment.gpu
 
-    def _closed(self, slice: Slice, event: SliceOver) -> None:
+    def _reported(self, slice: Slice, event: SliceOver) -> None:
         """The slice's client submits no more."""
+        attachment, now = slice.attachment, self.node.now
+        state = attachment.compute
         if slice.closed_at is None:
-            slice.closed_at = self.node.now
-            slice.attachment.compute.bursty = event.reason is SliceEnd.IDLE
+            slice.closed_at = now
+            self._change(attachment, Change.CLOSE)
         if event.pending <= 0.0:
             self._ended(slice, event)
         elif event.reason is SliceEnd.OVERRUN:
             self._runs_on(slice, event)
         else:
             self._account(slice, event.used, event.pending)
-            slice.due = self.node.now + min(event.pending, ENDS_BY)
+            slice.due = now + min(event.pending, ENDS_BY)
             slice.deadline = slice.due + ENDS_BY
+            state.again = state.again or event.wants
 
     def _ended(self, slice: Slice, event: SliceOver) -> None:
         """All work of the slice has ended."""
+        attachment, state = slice.attachment, slice.attachment.compute
         self._note_overlap(slice, event.used)
-        self._account(slice, event.used - self._warm_up(slice, event), 0.0)
-        if event.reason is SliceEnd.ENDED:
-            self._note_tail(slice, event.used)
-        if slice.attachment.compute.overrun is not slice and self.terms.judge(slice, event.busy, event.used):
-            self.look(slice.attachment.gpu)
-        if event.reason is not SliceEnd.OVERRUN:
-            slice.attachment.compute.backlog_until = 0.0
-        slice.attachment.compute.ended_at = self.node.now
-        self._forget(slice)
-
-    @staticmethod
-    def _warm_up(slice: Slice, event: SliceOver) -> float:
-        """Seconds that a slice is not billed for: the card warms up after a pause that no other client used. Else a
-        task alone would miss them from its quota."""
-        undisturbed = (
-            slice.exclusive and slice.alone and slice.asked_for_since is None and event.reason is SliceEnd.ENDED
-        )
-        paused = slice.given_at - slice.attachment.compute.ended_at >= COOLED_AFTER
-        return min(WARM_UP, event.used * WARM_UP_PART) if undisturbed and paused else 0.0
-
-    @staticmethod
-    def _note_tail(slice: Slice, used: float) -> None:
-        state = slice.attachment.compute
-        if slice.length is not None:
-            state.tail += (min(max(used - slice.length, 0.0), TAIL_MAX) - state.tail) * TAIL_WEIGHT
-
-    def _part(self, attachment: Attachment) -> float:
-        """Seconds for which its slice may submit. With a quota, the work in flight at the end is part of the slice."""
-        book = self._book(attachment)
-        part = book.length if overlaps(attachment) else evened(book, self._rivals(attachment.gpu.compute))
-        if book.capped:
-            part -= attachment.compute.tail
-        elif book.length <= LONGEST:
-            part = min(part, LONGEST)
-        return max(part, SHORTEST)
-
-    def _rivals(self, card: CardCompute) -> Iterator[Book]:
-        """The books of clients that have the exclusive slice or ask for it."""
-        holder = () if card.exclusive is None else (card.exclusive.attachment,)
-        return (self._book(attachment) for attachment in (*holder, *card.asking.values()) if not overlaps(attachment))
+        self._account(slice, event.used, 0.0)
+        if event.reason is not SliceEnd.OVERRUN and state.overrun is not slice:
+            idle = slice.patience if event.reason is SliceEnd.IDLE else 0.0
+            if not (event.wants or state.again):
+                state.rhythm.ended(max(slice.given_at, self.node.now - idle))
+            if self.terms.judge(slice, event.busy, event.used):
+                self.look(attachment.gpu)
+        again = state.again and state.slice is slice
+        self._forget(slice, Change.END)
+        if again and attachment.standing is Standing.RUNNING and state.in_slices:
+            self._ask(attachment)
 
     def _runs_on(self, slice: Slice, event: SliceOver) -> None:
         """The slice's client no longer waits for its work, and may have another slice. The work is a kernel of seconds,
@@ -146,13 +113,14 @@ class Slices:
         if state.overrun is slice:
             return
         if state.overrun is not None:
-            self._forget(state.overrun)
+            self._forget(state.overrun, Change.STICK)
         if slice.handed_at is None:
             slice.handed_at = now
         if card.exclusive is slice:
             card.exclusive = None
         card.shared.pop(slice.attachment.client.id, None)
         card.lingering[slice.number] = slice
+        self._change(slice.attachment, Change.STICK)
         state.slice, state.overrun = None, slice
 
     def used(self, attachment: Attachment, occupied: float) -> None:
@@ -185,11 +153,11 @@ class Slices:
     def quotas_changed(self, *groups: Group) -> None:
         """The quotas of these groups may have changed; without an argument, those of any group."""
         for gpu in self.node.gpus.values():
-            if not groups or any(gpu.uuid in group.cards or group.id in gpu.compute.books for group in groups):
+            if not groups or any(gpu.uuid in group.cards or group.id in gpu.compute.accounts for group in groups):
                 self.look(gpu)
 
     def group_left(self, group: Group) -> None:
-        """A client or the owner left the group. If the group is gone, its books go too, on all cards it ever used."""
+        """A client or the owner left the group. If the group is gone, so are its accounts, on all cards it used."""
         if group.id not in self.node.groups:
             self.quotas_changed(group)
 
@@ -210,7 +178,7 @@ class Slices:
         card.throttled = 0
         for attachment in gpu.attachments.values():
             waits = gpu.turns and attachment.client.id in gpu.queue
-            throttled = waits and self._book(attachment).capped and self._ready_at(attachment) > self.node.now
+            throttled = waits and self._of(attachment).capped and self._ready_at(attachment) > self.node.now
             changed |= throttled is not attachment.compute.throttled
             attachment.compute.throttled = throttled
             card.throttled += throttled
@@ -250,27 +218,28 @@ class Slices:
                 if not attachment.compute.in_slices or attachment.standing is not Standing.RUNNING:
                     self._void(attachment)
             self._unsettle_gangs(gpu)
+        elif card.wants_changed:
+            self.terms.set_shares(gpu)
         self._end_overdue(card)
         self._hand_over(card)
+        self._charge_running(card)
         ready, next_ready = self._ready(card)
-        contenders = []
+        rivals = []
         for attachment in ready:
             if overlaps(attachment):
-                self._give(attachment, exclusive=False, awaited=False)
+                self._give(attachment, None)
             else:
-                contenders.append(attachment)
-        if card.exclusive is None and contenders:
-            first = self._first(card, contenders)
-            contenders.remove(first)
-            self._give(first, exclusive=True, awaited=bool(contenders))
-        elif card.exclusive is None:
-            self._give_early(card)
+                rivals.append(attachment)
+        if card.exclusive is None and rivals:
+            first = self._first(card, rivals)
+            rivals.remove(first)
+            self._give(first, rivals)
         for slice in self._open_ended(card):
-            self._adjust(card, slice, contenders if slice.exclusive else [])
+            self._set_end(card, slice, rivals if slice.exclusive else [])
         self.alarms.set(gpu.uuid, self._next_look(gpu, next_ready))
 
     def _unsettle_gangs(self, gpu: GpuState) -> None:
-        """Books changed here. Gangs that ask on other cards may have credit earlier than those cards expect."""
+        """Accounts changed here. Gangs that ask on other cards may have credit earlier than those cards expect."""
         for client in gpu.gangs:
             for other in gpu.attachments[client].client.gpus.values():
                 if other.compute.asks and other.gpu is not gpu:
@@ -296,7 +265,7 @@ class Slices:
             f"{said}; others go on beside it, and it is billed for the time",
         )
         self._account(slice, self.node.now - slice.given_at, 0.0)
-        self._forget(slice)
+        self._forget(slice, Change.STICK)
 
     def _hand_over(self, card: CardCompute) -> None:
         """Let the next slice begin when little work of the slice before is left."""
@@ -306,14 +275,20 @@ class Slices:
             card.exclusive = None
             card.lingering[slice.number] = slice
 
+    def _charge_running(self, card: CardCompute) -> None:
+        """Charge slices that are under way for the time so far: a bucket must not overflow beside its own use."""
+        now = self.node.now
+        for slice in open_slices(card):
+            if slice.length is not None and slice.closed_at is None:
+                self._of(slice.attachment).charge(now - slice.since - slice.billed, now)
+                slice.billed = now - slice.since
+
     def _ready(self, card: CardCompute) -> tuple[list[Attachment], float | None]:
         """Clients that ask and have credit for a slice, and when the next of the others will have it."""
         now, ready = self.node.now, []
         soonest: float | None = None
         for attachment in card.asking.values():
             state = attachment.compute
-            if state.slice is not None:
-                continue  # the last of its work is still in flight
             at = self._ready_at(attachment)
             if at <= now:
                 ready.append(attachment)
@@ -326,54 +301,34 @@ class Slices:
         return ready, soonest
 
     def _ready_at(self, attachment: Attachment) -> float:
-        """When the client's group has credit for a slice, on all of its cards: a gang's slices begin together. Brings
-        the group's books up to date."""
+        """When the client's group has credit for a slice, on all of its cards: a gang's slices begin together."""
         now, group = self.node.now, attachment.client.group
-        at = self._earned(self._book(attachment)).ready_at(now)
+        at = self._credit_at(self._of(attachment), attachment)
         for uuid in group.cards if group.spans_cards else ():
-            book = self.node.gpus[uuid].compute.books.get(group.id)
-            at = at if book is None else max(at, self._earned(book).ready_at(now))
-        return at
+            account = self.node.gpus[uuid].compute.accounts.get(group.id)
+            at = at if account is None else max(at, self._credit_at(account, attachment))
+        return max(at, now)
+
+    def _credit_at(self, account: Account, attachment: Attachment) -> float:
+        """When there is credit for what is left of the client's burst, or for a part of it."""
+        if not account.capped:
+            return self.node.now
+        wanted = min(max(attachment.compute.rhythm.left, SHORTEST), account.piece)
+        return account.bucket.ready_at(wanted, self.node.now)
+
+    def _claim(self, attachment: Attachment) -> Claim:
+        """The client's claim as of now: a slice that is under way counts as if it were billed."""
+        account, state = self._of(attachment), attachment.compute
+        virtual, left, slice = account.virtual, state.rhythm.left, state.slice
+        if slice is not None:
+            elapsed = self.node.now - slice.since
+            virtual += (elapsed - slice.billed) / account.share
+            left = max(0.0, left - (elapsed - slice.counted))
+        return Claim(virtual, account.share, left, state.woke, state.urgent, account.number)
 
     def _first(self, card: CardCompute, ready: list[Attachment]) -> Attachment:
-        """The client whose slice is next: the one with the lowest virtual time, but one of high priority first while it
-        is not ahead of its share. Among those that are hardly ahead of the lowest, the one that asked first: equal
-        tasks go round, whatever their slices differ by."""
-        floor = min(self._book(attachment).virtual for attachment in ready)
-
-        def order(attachment: Attachment) -> tuple[bool, float, float]:
-            book = self._book(attachment)
-            ahead = book.virtual - floor
-            level = ahead * book.share < NEARLY * book.length
-            return not self._urgent(attachment, floor), 0.0 if level else ahead, attachment.compute.asked_at
-
-        return min(ready, key=order)
-
-    def _give_early(self, card: CardCompute) -> None:
-        """Give a slice before there is credit for it while the card idles, because the host of one client hesitates and
-        the others wait for credit. The time that they use now they leave to it later. Otherwise it would be lost, where
-        the quotas leave no time to make it good."""
-        now = self.node.now
-        if not card.full or card.shared or not any(book.hesitates(now) for book in card.books.values()):
-            return
-        waiting = [
-            attachment
-            for attachment in card.asking.values()
-            if attachment.compute.slice is None and not overlaps(attachment)
-        ]
-        able = [attachment for attachment in waiting if self._early(attachment) >= SHORTEST]
-        if able:
-            first = self._first(card, able)
-            self._give(first, exclusive=True, awaited=False, most=self._early(first))
-
-    def _early(self, attachment: Attachment) -> float:
-        return self._earned(self._book(attachment)).early_length(self.node.now) - attachment.compute.tail
-
-    def _urgent(self, attachment: Attachment, floor: float) -> bool:
-        if not attachment.compute.urgent:
-            return False
-        book = self._book(attachment)
-        return book.virtual <= floor + LONGEST / book.share
+        time = self.terms.virtual_time(card)
+        return ready[next_claim([self._claim(attachment) for attachment in ready], time or 0.0, card.longest)]
 
     @staticmethod
     def _open_ended(card: CardCompute) -> list[Slice]:
@@ -383,65 +338,50 @@ class Slices:
             found.insert(0, card.exclusive)
         return [slice for slice in found if slice.closed_at is None]
 
-    def _adjust(self, card: CardCompute, slice: Slice, contenders: list[Attachment]) -> None:
-        """Change or end a slice whose length no longer fits its contenders or its credit. An overlapping slice has no
-        contenders."""
-        now, book = self.node.now, self._book(slice.attachment)
-        if card.asking and slice.asked_for_since is None:
-            slice.asked_for_since = now
+    def _set_end(self, card: CardCompute, slice: Slice, rivals: list[Attachment]) -> None:
+        """Change or end a slice whose length no longer fits its rivals or its credit."""
         if slice.told_to_end:
             return
-        if contenders and slice.waited_for_since is None:
+        now = self.node.now
+        if rivals and slice.waited_for_since is None:
             slice.waited_for_since = now
-        if contenders and self._preempted(slice, contenders):
+        length = self._length(card, slice, rivals)
+        if length is None:
+            if slice.length is not None:
+                self._set_length(slice, None)
+        elif length - (now - slice.given_at) <= TICK:
             self._end(slice)
-        elif slice.length is None:
-            if contenders or book.capped:
-                self._prolong(slice, contenders, now - slice.given_at)
-        elif not slice.decided and self._renewal_at(slice) <= now:
-            self._prolong(slice, contenders, slice.length)
+        elif self._differs(slice, length):
+            self._set_length(slice, length)
 
-    def _renewal_at(self, slice: Slice) -> float:
+    def _differs(self, slice: Slice, length: float) -> bool:
+        """A slice is made shorter at once, and longer only when its end is near: most of that changes again."""
+        if slice.length is None or length < slice.length - MESSAGE:
+            return True
+        return length > slice.length + MESSAGE and self._renewal_at(slice) <= self.node.now
+
+    def _length(self, card: CardCompute, slice: Slice, rivals: list[Attachment]) -> float | None:
+        """Seconds that the slice is to last, from its beginning; None: until a rival comes."""
+        now, account = self.node.now, self._of(slice.attachment)
+        so_far = now - slice.given_at
+        more = account.bucket.lasts(now, now - slice.since - slice.billed)
+        if not slice.exclusive:
+            return so_far + min(more, max(0.0, LONGEST - so_far))
+        if rivals:
+            others = [self._claim(attachment) for attachment in rivals]
+            more = min(more, goes_on(self._claim(slice.attachment), so_far, others, card.longest))
+        if more == float("inf") and len(card.live) < 2:
+            return None
+        return so_far + min(more, LONGEST)
+
+    @staticmethod
+    def _renewal_at(slice: Slice) -> float:
         """When it is decided whether a slice with a length goes on."""
         assert slice.length is not None
-        within = self._part(slice.attachment) - slice.length >= SHORTEST
-        return slice.given_at + slice.length - (EARLY if within else RENEW)
-
-    def _prolong(self, slice: Slice, contenders: list[Attachment], so_far: float) -> None:
-        """Prolong a slice that was to last ``so_far``: for the rest of its part of the cycle, or because its client
-        would be next anyway."""
-        now, book = self.node.now, self._book(slice.attachment)
-        if not contenders and not book.capped:
-            self._set_length(slice, None)
-            return
-        rest = self._part(slice.attachment) - so_far
-        within = rest >= SHORTEST
-        more = min(book.step, rest if within else book.step)
-        unbilled = now - slice.since + slice.attachment.compute.tail
-        more = min(more, self._earned(book).length_left(now, unbilled) - (slice.given_at + so_far - now))
-        if more >= SHORTEST and (within or self._stays_first(slice, contenders, more)):
-            self._set_length(slice, so_far + more)
-        elif slice.length is None:
-            self._set_length(slice, so_far)
-        else:
-            slice.decided = True
-
-    def _preempted(self, slice: Slice, contenders: list[Attachment]) -> bool:
-        if slice.attachment.compute.urgent:
-            return False
-        floor = self._book(slice.attachment).virtual
-        return any(self._urgent(attachment, floor) for attachment in contenders)
-
-    def _stays_first(self, slice: Slice, contenders: list[Attachment], length: float) -> bool:
-        book = self._book(slice.attachment)
-        used = slice.weighs(self.node.now - slice.since, self.node.now) - slice.weighed
-        after = book.virtual + (used + length) / book.share
-        return all(
-            self._book(attachment) is not book and self._book(attachment).virtual >= after for attachment in contenders
-        )
+        return slice.given_at + slice.length - HANDOVER
 
     def _next_look(self, gpu: GpuState, next_ready: float | None) -> float | None:
-        card = gpu.compute
+        card, now = gpu.compute, self.node.now
         times = [at for at in (card.look_at, next_ready) if at is not None]
         if card.throttled:
             times += [self._ready_at(attachment) for attachment in gpu.queue.values() if attachment.compute.throttled]
@@ -453,65 +393,78 @@ class Slices:
         if card.exclusive is not None and card.exclusive.due is not None:
             times.append(card.exclusive.due - HANDOVER)
         for slice in self._open_ended(card):
-            if slice.end is not None and not slice.decided and not slice.told_to_end:
+            if slice.end is not None and not slice.told_to_end and self._renewal_at(slice) > now:
                 times.append(self._renewal_at(slice))
-        return max(min(times), self.node.now + TICK) if times else None
+        return max(min(times), now + TICK) if times else None
 
     @staticmethod
     def _slices(card: CardCompute) -> list[Slice]:
-        exclusive = [] if card.exclusive is None else [card.exclusive]
-        return [*exclusive, *card.shared.values(), *card.lingering.values()]
+        return [*open_slices(card), *card.lingering.values()]
 
     # --- slices begin and end
 
+    def _change(self, attachment: Attachment, change: Change) -> None:
+        """The one place where the state of a client's slice changes."""
+        state = attachment.compute
+        try:
+            state.state = after(state.state, change)
+        except IllegalChange as fault:
+            raise InvariantBroken("legal changes", f"{attachment.client.hex}: {fault}", self.node) from None
+
     def _ask(self, attachment: Attachment) -> None:
         state, card, now = attachment.compute, attachment.gpu.compute, self.node.now
+        if state.state is State.CLOSING:
+            state.again = True
+            return
         if state.asks:
             return
-        self._book(attachment).arrive(now, card.clock)
-        state.asks, state.asked_at, state.ready_since = True, now, None
+        self._change(attachment, Change.ASK)
+        if state.rhythm.resumed(now):
+            state.woke = True
+            card.wants_changed = True
+            self.terms.wake_up(attachment)
+        self._of(attachment).engaged += 1
+        state.asked_at, state.ready_since = now, None
         card.asking[attachment.client.id] = attachment
         self._touch(attachment)
         for uuid in attachment.client.group.cards:
             self._unsettled[uuid] = self.node.gpus[uuid]
 
-    def _give(self, attachment: Attachment, exclusive: bool, awaited: bool, most: float = LONGEST) -> None:
+    def _give(self, attachment: Attachment, rivals: list[Attachment] | None) -> None:
+        """Give an exclusive slice that these rivals wait for; None: one that overlaps others."""
         state, card, now = attachment.compute, attachment.gpu.compute, self.node.now
-        self._stop_asking(attachment)
-        book = self._book(attachment)
-        length: float | None = min(most, LONGEST, self._part(attachment))
-        if exclusive and not awaited and not book.capped:
-            length = LONGEST if state.bursty else None
+        self._stop_asking(attachment, Change.GIVE)
         self._last_slice += 1
+        exclusive = rivals is not None
         others = card.free_runners or card.shared or (not exclusive and card.exclusive is not None)
         others = others or any(other is other.attachment.compute.overrun for other in card.lingering.values())
-        slice = Slice(attachment, self._last_slice, now, now, length, exclusive, alone=not others)
-        state.slice = slice
-        book.engaged += 1
+        slice = Slice(attachment, self._last_slice, now, now, None, exclusive, not others, state.rhythm.patience)
+        state.slice, state.again, state.woke = slice, False, False
+        self._of(attachment).engaged += 1
         if exclusive:
             card.exclusive = slice
-            card.clock = max(card.clock, book.virtual)
         else:
             for other in self._slices(card):
                 other.alone = False
             card.shared[attachment.client.id] = slice
         self._touch(attachment)
+        length = self._length(card, slice, rivals or [])
+        slice.length = None if length is None else max(length, SHORTEST)
         self._send(slice)
 
-    def _stop_asking(self, attachment: Attachment) -> None:
+    def _stop_asking(self, attachment: Attachment, change: Change) -> None:
+        """A request was answered, or is void."""
         state = attachment.compute
         if state.asks:
-            self._book(attachment).leave(self.node.now)
+            self._of(attachment).engaged -= 1
             state.waited += self.node.now - state.asked_at
-            state.asks, state.ready_since = False, None
+            state.ready_since = None
             del attachment.gpu.compute.asking[attachment.client.id]
+        self._change(attachment, change)
 
     def _set_length(self, slice: Slice, length: float | None) -> None:
-        if length is not None and length <= self.node.now - slice.given_at:
-            self._end(slice)
-        else:
-            slice.length, slice.decided, slice.deadline = length, False, None
-            self._send(slice)
+        slice.length, slice.deadline = length, None
+        self._send(slice)
 
     def _end(self, slice: Slice) -> None:
         slice.told_to_end = True
@@ -519,8 +472,8 @@ class Slices:
         self.node.commands.append(EndSlice(slice.attachment.client.id, slice.attachment.gpu.uuid, slice.number))
 
     def _send(self, slice: Slice) -> None:
-        attachment = slice.attachment
-        self.node.commands.append(GiveSlice(attachment.client.id, attachment.gpu.uuid, slice.number, slice.length))
+        client, gpu = slice.attachment.client.id, slice.attachment.gpu.uuid
+        self.node.commands.append(GiveSlice(client, gpu, slice.number, slice.length, slice.patience))
 
     def _void(self, attachment: Attachment) -> None:
         """The client lost its grant, or takes no slices any more: end and bill its slices, and its request."""
@@ -528,19 +481,21 @@ class Slices:
         if state.slice is not None:
             length = LONGEST if state.slice.length is None else state.slice.length
             self._account(state.slice, min(now - state.slice.given_at, length), 0.0)
-            self._forget(state.slice)
+            self._forget(state.slice, Change.VOID)
         if state.overrun is not None:
             self._account(state.overrun, now - state.overrun.given_at, 0.0)
-            self._forget(state.overrun)
-        self._stop_asking(attachment)
+            self._forget(state.overrun, Change.VOID)
+        if state.asks:
+            self._stop_asking(attachment, Change.VOID)
 
-    def _forget(self, slice: Slice) -> None:
+    def _forget(self, slice: Slice, change: Change) -> None:
         card, state = slice.attachment.gpu.compute, slice.attachment.compute
         if state.slice is slice:
-            state.slice = None
+            state.slice, state.again = None, False
+            self._change(slice.attachment, change)
         else:
             state.overrun = None
-        self._book(slice.attachment).leave(self.node.now)
+        self._of(slice.attachment).engaged -= 1
         if card.exclusive is slice:
             card.exclusive = None
         if card.shared.get(slice.attachment.client.id) is slice:
@@ -551,31 +506,30 @@ class Slices:
     # --- the bill
 
     def _account(self, slice: Slice, said: float, pending: float) -> None:
-        """Bill what the client reports it used and will use, within what can be true."""
+        """Bill what the client reports it used and will use."""
         now, attachment = self.node.now, slice.attachment
-        elapsed = now - slice.since
-        used = max(min(max(said, 0.0), elapsed), slice.lasted(slice.waited_for_since, now) - SLACK)
-        if used > 0.0:
+        usage = Usage(said, now - slice.since, pending, slice.kept_waiting(now), slice.overlapped)
+        total = bill(usage)
+        if total > 0.0:
             self._touch(attachment)
-        total = used + min(pending, ENDS_BY) - min(used, slice.overlapped) / 2
-        weighed = slice.weighs(total, now)
-        book = self._book(attachment)
-        book.bill(total - slice.billed, weighed - slice.weighed, now)
-        slice.billed, slice.weighed = total, weighed
+        account = self._of(attachment)
+        account.charge(total - slice.billed, now)
+        attachment.compute.rhythm.used(total - slice.counted)
+        slice.billed = slice.counted = total
         if slice.overlapped > LONG_KERNEL:
             self._log(
                 Level.DEBUG,
-                f"Weighted billing: client {attachment.client.hex} used {used * 1e3:.0f} ms, "
+                f"Weighted billing: client {attachment.client.hex} used {said * 1e3:.0f} ms, "
                 f"{slice.overlapped * 1e3:.0f} of them beside others, billed {total * 1e3:.0f} ms",
             )
-        if slice.length is not None and book.capped and total > slice.length + LONG_KERNEL:
+        if slice.length is not None and account.capped and total > slice.length + LONG_KERNEL:
             self.terms.log_debt(attachment, total - slice.length)
 
     def _note_overlap(self, slice: Slice, used: float) -> None:
         """A slice ended. Beside exclusive slices before or after it, each had half of the card: note for how long."""
         card, now = slice.attachment.gpu.compute, self.node.now
         for other in (card.exclusive, *card.lingering.values()) if slice.exclusive else ():
-            if other is None or not other.exclusive or self._book(other.attachment) is self._book(slice.attachment):
+            if other is None or not other.exclusive or self._of(other.attachment) is self._of(slice.attachment):
                 continue
             together = now - max(slice.given_at, other.given_at) - 2 * MESSAGE
             overlap = max(0.0, min(together, used))
@@ -587,14 +541,8 @@ class Slices:
         if self.terms.touch(attachment):
             self.look(attachment.gpu)
 
-    def _book(self, attachment: Attachment) -> Book:
-        return self.terms.book(attachment)
-
-    def _earned(self, book: Book) -> Book:
-        """Bring a book up to date, with credit as far as it reaches now: the reach may change later."""
-        if book.capped:
-            book.accrue(self.node.now)
-        return book
+    def _of(self, attachment: Attachment) -> Account:
+        return self.terms.account(attachment)
 
     def _log(self, level: Level, text: str) -> None:
         self.node.commands.append(Log(level, text))

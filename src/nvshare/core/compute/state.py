@@ -1,4 +1,4 @@
-"""What the scheduler knows about compute slices: each client's slice on each card, and each group's books there.
+"""What the scheduler knows about compute: each client's slice on each card, and each group's account there.
 
 Plain data beside the grants of ``core/state.py``. ``slices.py`` and ``terms.py`` change it; the scheduler begins
 ``Delivered`` when a client attaches a card. Memory turns read ``throttled``, of a client and of a card.
@@ -10,9 +10,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nvshare.core.compute.books import Book
-from nvshare.core.compute.policy.regime import Kind
-from nvshare.core.compute.policy.shares import LONGEST
+from nvshare.core.compute.account import Account
+from nvshare.core.compute.lifecycle import State
+from nvshare.core.compute.policy.regime import Evidence, Kind
+from nvshare.core.compute.policy.rhythm import Rhythm
 
 if TYPE_CHECKING:
     from nvshare.core.state import Attachment
@@ -24,7 +25,7 @@ FRESH_S = 0.5  # a client that uses the card reports more often than this
 
 @dataclass(slots=True, eq=False)
 class Slice:
-    """A compute slice that was given and is not wholly billed yet."""
+    """A slice that was given and is not wholly billed yet."""
 
     attachment: Attachment
     number: int
@@ -33,17 +34,16 @@ class Slice:
     length: float | None  # seconds; None: until the scheduler ends it
     exclusive: bool  # no other client has an exclusive slice meanwhile
     alone: bool  # as far as is known no other client used the card at all
+    patience: float  # as it was told
     told_to_end: bool = False
-    decided: bool = False  # this length is final: another client is next, or the credit ends with it
     closed_at: float | None = None  # when its client said that its gate is shut
     due: float | None = None  # when the work that was in flight then should have ended
     handed_at: float | None = None  # since when the next slice goes on beside the last of its work
-    asked_for_since: float | None = None  # since when another client asks, with or without credit
     waited_for_since: float | None = None  # since when another client could have run instead
     deadline: float | None = None  # by when its client must have reported
     overlapped: float = 0.0  # seconds beside the slice before or after it
-    billed: float = 0.0  # seconds so far
-    weighed: float = 0.0  # the part of them that counts for whose slice is next
+    billed: float = 0.0  # seconds that were charged so far
+    counted: float = 0.0  # seconds of them that are known to be use: part of the client's burst
 
     @property
     def beside(self) -> bool:
@@ -53,15 +53,12 @@ class Slice:
     def end(self) -> float | None:
         return None if self.length is None else self.given_at + self.length
 
-    def lasted(self, moment: float | None, now: float) -> float:
-        """Seconds from ``moment`` on for which it kept the card, without those that an earlier quota was billed for."""
+    def kept_waiting(self, now: float) -> float:
+        """Seconds for which others that could have run waited for it, without those that are billed already."""
+        if self.waited_for_since is None:
+            return 0.0
         end = now if self.handed_at is None else self.handed_at
-        return 0.0 if moment is None else max(0.0, end - max(moment, self.since))
-
-    def weighs(self, used: float, now: float) -> float:
-        """The part of ``used`` that counts for whose slice is next: little of the time in which no other client
-        asked."""
-        return min(used, LONGEST + self.lasted(self.asked_for_since, now))
+        return max(0.0, end - max(self.waited_for_since, self.since))
 
 
 @dataclass(slots=True, eq=False)
@@ -88,49 +85,43 @@ class Delivered:
         at, occupied = next(earlier, self.samples[0])
         return max(0.0, min(1.0, (in_all - occupied) / max(seconds, until - at)))
 
-    def until_latest(self, seconds: float) -> float | None:
-        """The same for the seconds before the latest sample; None where samples do not go back so far."""
-        until, in_all = self.samples[-1] if self.samples else (0.0, 0.0)
-        for at, occupied in reversed(self.samples):
-            if at <= until - seconds:
-                return max(0.0, min(1.0, (in_all - occupied) / (until - at)))
-        return None
-
 
 @dataclass(slots=True, eq=False)
 class AttachmentCompute:
     """One client on one card."""
 
-    book: Book | None = None  # of its group on this card
+    state: State = State.NONE  # of its slice
+    slice: Slice | None = None  # while that is HELD or CLOSING
+    overrun: Slice | None = None  # an earlier slice whose work runs on: it is billed, and keeps no client waiting
+    again: bool = False  # it wants another slice after the one that closes
+    asked_at: float = 0.0
+    woke: bool = False  # it asked after a host phase
+    account: Account | None = None  # of its group on this card
     urgent: bool = False  # its group has high priority
     in_slices: bool = False  # its terms: it runs in slices, not freely
     terms_at: float = 0.0  # when that last changed
     in_flight: float = 0.0  # its terms: seconds of work that may be in flight
-    backlog_until: float = 0.0  # until then work from before it took slices may run
     speaks: bool = False  # it sent a message about slices
     ignorant: bool = False  # it works without slices against its terms: a library that knows none
-    slice: Slice | None = None
-    overrun: Slice | None = None  # an earlier slice whose work runs on: it is billed, and keeps no client waiting
-    asks: bool = False
-    asked_at: float = 0.0
     throttled: bool = False  # it waits for the card's memory, and its group has no credit to use it
     ready_since: float | None = None  # while it asks: since when only other slices keep it from one
     waited: float = 0.0  # seconds it has asked without a slice, in all
-    ended_at: float = float("-inf")  # when its latest slice ended
-    tail: float = 0.0  # seconds by which its slices are longer than given, while work in flight ends
-    bursty: bool = False  # its latest slice ended because it had nothing to do
     active_at: float = float("-inf")  # when it was last known to use the card
     kind: Kind = Kind.UNKNOWN
-    ratio: float | None = None  # the part of the time it used alone in which the card was at work
-    evidence: float = 0.0  # seconds of use, in slices in a row, after which it looked launch-bound
+    evidence: Evidence = field(default_factory=Evidence)
     judged_at: float = 0.0
     trust: float = 0.0  # seconds until it is measured again
+    rhythm: Rhythm = field(default_factory=Rhythm)
     delivered: Delivered = field(default_factory=Delivered)
+
+    @property
+    def asks(self) -> bool:
+        return self.state is State.ASKED
 
     @property
     def engaged(self) -> int:
         """How many requests and slices it has."""
-        return self.asks + (self.slice is not None) + (self.overrun is not None)
+        return (self.state is not State.NONE) + (self.overrun is not None)
 
     def waiting(self, now: float) -> float:
         return self.waited + (now - self.asked_at if self.asks else 0.0)
@@ -143,14 +134,16 @@ class CardCompute:
     contended: bool = False  # two or more clients keep it busy, so those without quotas take slices too
     asking: dict[int, Attachment] = field(default_factory=dict)  # by arrival
     exclusive: Slice | None = None
-    clock: float = 0.0  # the virtual time at which the latest exclusive slice began
     shared: dict[int, Slice] = field(default_factory=dict)  # slices that overlap others, by client
     lingering: dict[int, Slice] = field(default_factory=dict)  # by number: closed, but their work may still run
-    books: dict[str, Book] = field(default_factory=dict)  # by group
-    capped: bool = False  # one of its clients has a quota
-    full: bool = False  # the quotas of active clients leave nothing of it
+    accounts: dict[str, Account] = field(default_factory=dict)  # by group
+    opened: int = 0  # accounts so far
+    live: list[Attachment] = field(default_factory=list)  # active clients in slices
+    longest: float = 0.0  # seconds of the longest slice
+    capped: bool = False  # one of its clients has a cap
     throttled: int = 0  # how many clients here are
     free_runners: int = 0  # how many active clients take no slices
     dirty: bool = False  # the terms of its clients have to be reviewed
-    look_at: float | None = None  # when they have to be in any case
+    wants_changed: bool = False  # their shares have to be
+    look_at: float | None = None  # when terms have to be reviewed in any case
     scaling_logged: dict[str, tuple[int, int]] = field(default_factory=dict)  # by group: its percent, that of all

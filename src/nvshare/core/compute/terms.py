@@ -1,6 +1,6 @@
-"""Which clients take compute slices on a card, and with which share; sends them their terms.
+"""Which clients take slices on a card, and with which share; sends them their terms.
 
-The rules are in ``policy/regime.py`` and ``policy/shares.py``.
+The rules are in ``policy/regime.py`` and ``policy/fair.py``.
 """
 
 from __future__ import annotations
@@ -8,37 +8,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nvshare.core.commands import Level, Log, SetTerms
-from nvshare.core.compute.books import BOUND_WAIT, Book
-from nvshare.core.compute.policy.regime import (
+from nvshare.core.compute.account import Account
+from nvshare.core.compute.policy import lag
+from nvshare.core.compute.policy.constants import (
     ACTIVE_FOR,
     BACKLOG,
-    EVIDENCE,
-    JUDGED_FROM,
+    IN_FLIGHT,
+    IN_FLIGHT_ALONE,
+    IN_FLIGHT_BUSY,
+    IN_FLIGHT_LOOSE,
+    IN_FLIGHT_URGENT,
     LAUNCH_BOUND_BELOW,
+    LONGEST,
     LOOK_AGAIN,
     LOOK_AGAIN_MAX,
-    SEEN_OVER,
-    Kind,
-    blended,
-    contended,
-    judged,
+    MEMORY_TURNS,
+    MOST_LAG,
+    SLICE,
 )
-from nvshare.core.compute.policy.shares import LONGEST, scaled
+from nvshare.core.compute.policy.fair import Demand, fair
+from nvshare.core.compute.policy.regime import Evidence, Kind, contended
+from nvshare.core.compute.policy.rhythm import Rhythm
 from nvshare.core.compute.state import AttachmentCompute, CardCompute, Slice
 from nvshare.core.memory.policy.quantum import quantum
 from nvshare.core.settings import Priority
 from nvshare.core.state import Attachment, GpuState, Node, Standing
 
-IN_FLIGHT = 0.004  # seconds of work that may be in flight in a slice
-NOBODY_ELSE = 0.008  # the same for a client alone on the card: a host that hesitates does not let the card fall idle
-LOOSE = 0.05  # the same for a launch-bound client, which has little in flight: a close watch would only slow it down
-MEMORY_TURNS = 4  # turns of others for which credit is kept where memory takes turns
 WHOLE = 100  # percent
+LEAST_SHARE = 0.001  # part of the card: nobody's virtual time runs away
 
 
 def overlaps(attachment: Attachment) -> bool:
-    """The client's slices are not exclusive: the card idles between its kernels, or its work waits for other cards."""
-    return attachment.compute.kind is Kind.LAUNCH_BOUND or attachment.client.group.spans_cards
+    """The client's slices are not exclusive: the card idles between its kernels, its bursts are very short, or its work
+    waits for other cards."""
+    return attachment.compute.kind.free or attachment.client.group.spans_cards
 
 
 def open_slices(card: CardCompute) -> Iterator[Slice]:
@@ -52,25 +55,35 @@ class Terms:
     def __init__(self, node: Node) -> None:
         self.node = node
 
-    def book(self, attachment: Attachment) -> Book:
-        """The book of the client's group on this card, opened where there is none."""
-        known = attachment.compute.book
-        return self._find_book(attachment) if known is None else known
+    def account(self, attachment: Attachment) -> Account:
+        """The account of the client's group on this card, opened where there is none."""
+        known = attachment.compute.account
+        return self._find_account(attachment) if known is None else known
 
-    def _find_book(self, attachment: Attachment) -> Book:
-        books, group = attachment.gpu.compute.books, attachment.client.group
-        found = books.get(group.id)
+    def _find_account(self, attachment: Attachment) -> Account:
+        card, group, now = attachment.gpu.compute, attachment.client.group, self.node.now
+        found = card.accounts.get(group.id)
         if found is None:
-            found = books[group.id] = Book(1.0, credited_at=self.node.now)
-            found.restart(group.core_percent / WHOLE, self.node.now, attachment.gpu.compute.clock)
-            found.credit = found.length * (1.0 - found.quota)  # enough for the first slice
-        attachment.compute.book = found
+            card.opened += 1
+            time = self.virtual_time(card)
+            found = card.accounts[group.id] = Account(card.opened, virtual=0.0 if time is None else time)
+            found.bucket.filled_at = now
+            found.bucket.restart(group.core_percent / WHOLE, now)
+            found.set_depth(attachment.compute.rhythm.burst, 0.0, now)
+            found.bucket.level = found.bucket.depth
+        attachment.compute.account = found
         return found
+
+    @staticmethod
+    def virtual_time(card: CardCompute) -> float | None:
+        """V of the card: of the groups that are live, else of all."""
+        accounts = {id(found): found for found in (each.compute.account for each in card.live) if found is not None}
+        return lag.virtual_time(accounts.values() or card.accounts.values())
 
     def touch(self, attachment: Attachment) -> bool:
         """Note that the client uses the card; True: it had not for a while."""
         state, now = attachment.compute, self.node.now
-        awoke = now - state.active_at > ACTIVE_FOR
+        awoke = now >= state.active_at + ACTIVE_FOR
         state.active_at = now
         return awoke
 
@@ -78,29 +91,36 @@ class Terms:
         """The client has had time to follow its terms."""
         return self.node.now - state.terms_at > ACTIVE_FOR
 
+    # --- what kind of client it is
+
     def judge(self, slice: Slice, busy: float, used: float) -> bool:
         """Learn the kind of a client from a slice; True: it changed.
 
         Others on the card can make a client look busier than it is, never the other way round.
         """
         state = slice.attachment.compute
-        if used < JUDGED_FROM or busy <= 0.0 or not self._is_undisturbed(slice):
+        before = state.kind
+        if state.rhythm.brief and not before.free:
+            self._found(state, Kind.BRIEF)
+            return True
+        if used <= 0.0 or busy <= 0.0 or not self._is_undisturbed(slice):
             return False
         alone = slice.alone and not slice.attachment.gpu.compute.free_runners
-        if not alone and judged(Kind.UNKNOWN, busy / used) is not Kind.LAUNCH_BOUND:
+        if not alone and busy >= LAUNCH_BOUND_BELOW * used:
             return False
-        before = state.kind
-        state.ratio = blended(state.ratio, busy, used)
-        verdict = judged(before, state.ratio)
-        state.evidence = state.evidence + used if verdict is Kind.LAUNCH_BOUND else 0.0
-        if verdict is Kind.LAUNCH_BOUND and state.evidence < EVIDENCE and not state.trust:
+        state.evidence.add(used, busy)
+        verdict = state.evidence.verdict(before)
+        if verdict is None or before is Kind.BRIEF:
             return False
-        state.kind, state.judged_at = verdict, self.node.now
-        if verdict is not Kind.LAUNCH_BOUND:
+        self._found(state, verdict)
+        return verdict is not before
+
+    def _found(self, state: AttachmentCompute, kind: Kind) -> None:
+        if not kind.free:
             state.trust = 0.0
-        elif before is not Kind.LAUNCH_BOUND:
+        elif not state.kind.free:
             self._trust_longer(state)
-        return state.kind is not before
+        state.kind, state.judged_at = kind, self.node.now
 
     @staticmethod
     def _trust_longer(state: AttachmentCompute) -> None:
@@ -108,13 +128,11 @@ class Terms:
 
     @staticmethod
     def _is_undisturbed(slice: Slice) -> bool:
-        """No work ran beside the slice that a client had submitted before it began to take slices. Such work of the
-        slice's own client counts only while little is known of it."""
-        others = (
-            attachment for attachment in slice.attachment.gpu.running.values() if attachment is not slice.attachment
+        """No work ran beside the slice that a client had submitted before it began to take slices."""
+        return all(
+            not other.compute.in_slices or other.compute.terms_at + BACKLOG <= slice.given_at
+            for other in slice.attachment.gpu.running.values()
         )
-        attachments = others if slice.attachment.compute.trust else (slice.attachment, *others)
-        return all(attachment.compute.backlog_until <= slice.given_at for attachment in attachments)
 
     # --- who takes slices
 
@@ -133,18 +151,18 @@ class Terms:
             state = attachment.compute
             state.ignorant = state.ignorant and now < state.terms_at + LOOK_AGAIN_MAX
         busy = [attachment for attachment in running if self._contends(attachment)]
-        was, card.contended = card.contended, contended(settings.mode, len(busy), any(map(self._capped, busy)))
-        in_flight = IN_FLIGHT if sum(map(self._active, running)) > 1 else NOBODY_ELSE
+        was, card.contended = card.contended, contended(settings.mode, len(busy), any(map(self._promised, busy)))
+        active = [attachment for attachment in running if self._active(attachment)]
         for attachment in gpu.attachments.values():
             attachment.compute.urgent = attachment.client.group.rank is Priority.HIGH
-            self._set_terms(attachment, self._takes_slices(attachment), in_flight)
-        free = [attachment for attachment in running if not attachment.compute.in_slices and self._active(attachment)]
-        card.free_runners = len(free)
+        for attachment in gpu.attachments.values():
+            self._set_terms(attachment, self._takes_slices(attachment), self._in_flight(attachment, active))
+        card.live = [attachment for attachment in active if attachment.compute.in_slices]
+        card.free_runners = len(active) - len(card.live)
         self._set_quotas(gpu)
-        self._set_shares(
-            gpu, [attachment for attachment in running if attachment.compute.in_slices and self._active(attachment)]
-        )
-        card.look_at = min((at for at in self._expiries(running) if at > now), default=None)
+        self.set_shares(gpu)
+        self._log_scaling(gpu)
+        card.look_at = min((at for at in self._expiries(gpu) if at > now), default=None)
         if card.contended is not was:
             how = "in compute turns" if card.contended else "freely"
             self._log(
@@ -152,49 +170,50 @@ class Terms:
                 f"Concurrent execution: {len(running)} tasks running, {how}: {len(busy)} keep GPU {gpu.uuid} busy",
             )
 
-    def _expiries(self, running: list[Attachment]) -> Iterator[float]:
-        """When something that is known of these clients expires."""
-        for attachment in running:
+    def _expiries(self, gpu: GpuState) -> Iterator[float]:
+        """When something that is known of the card's running clients expires. Whether one is active concerns all that
+        are attached: their terms say how much may be in flight."""
+        for attachment in gpu.running.values():
             state = attachment.compute
             if state.ignorant:
                 yield state.terms_at + LOOK_AGAIN_MAX
-            if len(running) > 1 and self._active(attachment):
+            if len(gpu.attachments) > 1 and self._active(attachment):
                 yield state.active_at + ACTIVE_FOR
-            if len(running) > 1 and self._doubtful(attachment):
+            if len(gpu.running) > 1 and self._doubtful(attachment):
                 yield state.judged_at + state.trust
 
     def _look_again(self, running: list[Attachment]) -> None:
-        """A launch-bound client may have changed, so after a while it is measured again, in a slice alone. All of them
-        are measured together, without those that visibly still use little."""
+        """A client that runs freely may have changed, so after a while it is measured again, in slices. All of them are
+        measured together, without those that are launch-bound and visibly still use little."""
+        now = self.node.now
         doubtful = [attachment for attachment in running if self._doubtful(attachment)]
-        due = [
-            attachment
-            for attachment in doubtful
-            if attachment.compute.judged_at + attachment.compute.trust <= self.node.now
-        ]
+        due = [attachment for attachment in doubtful if attachment.compute.judged_at + attachment.compute.trust <= now]
         if not due or sum(map(self._active, running)) < 2:
             return
         for attachment in filter(self._uses_little, due):
-            attachment.compute.judged_at = self.node.now
+            attachment.compute.judged_at = now
             self._trust_longer(attachment.compute)
         if all(map(self._uses_little, due)):
             return
         for attachment in doubtful:
             if not self._uses_little(attachment):
-                attachment.compute.kind, attachment.compute.ratio = Kind.UNKNOWN, None
+                state = attachment.compute
+                state.kind, state.evidence, state.rhythm = Kind.UNKNOWN, Evidence(), Rhythm()
 
     def _uses_little(self, attachment: Attachment) -> bool:
-        """The client runs freely and uses little of the card's time. Others on the card can only make it seem more."""
-        part = None if attachment.compute.in_slices else attachment.compute.delivered.until_latest(SEEN_OVER)
-        return part is not None and part < LAUNCH_BOUND_BELOW
+        """The client is launch-bound, runs freely, and uses little of the card's time. Others on the card can only make
+        it seem more."""
+        state = attachment.compute
+        free = state.kind is Kind.LAUNCH_BOUND and not state.in_slices and self.node.now - state.terms_at > 1.0
+        return free and state.delivered.over(1.0, self.node.now) < LAUNCH_BOUND_BELOW
 
     def _doubtful(self, attachment: Attachment) -> bool:
-        return attachment.compute.kind is Kind.LAUNCH_BOUND and not attachment.client.group.spans_cards
+        return attachment.compute.kind.free and not attachment.client.group.spans_cards
 
     def _active(self, attachment: Attachment) -> bool:
         """The client uses the card, or asks to."""
         state = attachment.compute
-        return state.engaged > 0 or self.node.now - state.active_at < ACTIVE_FOR
+        return state.engaged > 0 or self.node.now < state.active_at + ACTIVE_FOR
 
     def _contends(self, attachment: Attachment) -> bool:
         return self._active(attachment) and not attachment.compute.ignorant and not overlaps(attachment)
@@ -202,6 +221,9 @@ class Terms:
     @staticmethod
     def _capped(attachment: Attachment) -> bool:
         return attachment.client.group.core_percent < WHOLE
+
+    def _promised(self, attachment: Attachment) -> bool:
+        return self._capped(attachment) or attachment.client.group.floor_on(attachment.gpu.uuid) > 0
 
     def _takes_slices(self, attachment: Attachment) -> bool:
         if not self.node.settings.anti_thrash or attachment.compute.ignorant:
@@ -212,53 +234,91 @@ class Terms:
             return False
         return attachment.standing is Standing.RUNNING or attachment.compute.in_slices
 
+    def _in_flight(self, attachment: Attachment, active: list[Attachment]) -> float:
+        """Seconds of work that the client may have in flight in a slice."""
+        if attachment.compute.kind is Kind.LAUNCH_BOUND:
+            return IN_FLIGHT_LOOSE
+        others = [other for other in active if other is not attachment]
+        if not others:
+            return IN_FLIGHT_ALONE
+        if any(other.compute.urgent for other in others):
+            return IN_FLIGHT_URGENT
+        return IN_FLIGHT if any(other.compute.rhythm.thinks for other in active) else IN_FLIGHT_BUSY
+
     def _set_terms(self, attachment: Attachment, slices: bool, in_flight: float) -> None:
         state = attachment.compute
-        in_flight = (LOOSE if state.kind is Kind.LAUNCH_BOUND else in_flight) if slices else 0.0
+        in_flight = in_flight if slices else 0.0
         if state.in_slices is slices and state.in_flight == in_flight:
             return
         if state.in_slices is not slices:
             state.in_slices, state.terms_at = slices, self.node.now
-            state.backlog_until = self.node.now + BACKLOG if slices else 0.0
         state.in_flight = in_flight
         self.node.commands.append(SetTerms(attachment.client.id, attachment.gpu.uuid, slices, in_flight))
 
     # --- quotas and shares
 
     def _set_quotas(self, gpu: GpuState) -> None:
-        """Bring books in line with their groups' quotas. A book goes with its group, so a debt outlives a process."""
+        """Bring accounts in line with their groups' quotas. An account goes with its group, so a debt outlives a
+        process."""
         card, now, groups = gpu.compute, self.node.now, self.node.groups
-        for name in [name for name in card.books if name not in groups]:
-            del card.books[name]
+        for name in [name for name in card.accounts if name not in groups]:
+            del card.accounts[name]
             card.scaling_logged.pop(name, None)
         card.capped = any(map(self._capped, gpu.attachments.values()))
-        reach = MEMORY_TURNS * quantum(self.node.settings, gpu.stall) if gpu.turns else BOUND_WAIT
-        for name, book in card.books.items():
-            book.set_reach(max(BOUND_WAIT, reach), now)
-            quota = groups[name].core_percent / WHOLE
-            if quota == book.quota:
+        for name, account in card.accounts.items():
+            group = groups[name]
+            cap, floor = group.core_percent / WHOLE, group.floor_on(gpu.uuid) / WHOLE
+            if (cap, floor) == (account.bucket.cap, account.floor):
                 continue
             for slice in open_slices(card):
                 if slice.attachment.client.group.id == name:
-                    elapsed = now - slice.since
-                    used = elapsed if slice.length is not None else min(elapsed, LONGEST)
-                    book.bill(used - slice.billed, slice.weighs(used, now) - slice.weighed, now)
-                    slice.since, slice.decided, slice.billed, slice.weighed = now, False, 0.0, 0.0
-            book.restart(quota, now, card.clock)
+                    used = min(now - slice.since, LONGEST) if slice.length is None else now - slice.since
+                    account.charge(used - slice.billed, now)
+                    slice.attachment.compute.rhythm.used(used - slice.counted)
+                    slice.since, slice.billed, slice.counted = now, 0.0, 0.0
+            account.bucket.restart(cap, now)
+            account.floor = floor
+            time = self.virtual_time(card)
+            account.virtual = lag.bounded(account, account.virtual if time is None else time, LONGEST)
 
-    def _set_shares(self, gpu: GpuState, active: list[Attachment]) -> None:
+    def set_shares(self, gpu: GpuState) -> None:
+        """Share the card among the live groups. Their lags stay what they are. A group that is not live has the share
+        that it would have if it were alone with its quota."""
+        card, now = gpu.compute, self.node.now
+        card.wants_changed = False
+        live: dict[str, list[Attachment]] = {}
+        for attachment in card.live:
+            live.setdefault(attachment.client.group.id, []).append(attachment)
+            self.account(attachment)
+        time = self.virtual_time(card)
+        shares = fair([self._demand(gpu, members) for members in live.values()])
+        for members, fair_share in zip(live.values(), shares, strict=True):
+            account, share = self.account(members[0]), max(fair_share, LEAST_SHARE)
+            if time is not None and share != account.share:
+                account.virtual = lag.rescaled(account, time, share)
+                account.share = share
+        thinks = any(attachment.compute.rhythm.thinks for attachment in card.live)
+        card.longest = SLICE if thinks else LONGEST
+        reach = MEMORY_TURNS * quantum(self.node.settings, gpu.stall) if gpu.turns else 0.0
+        bursts = {
+            name: max(attachment.compute.rhythm.burst for attachment in members) for name, members in live.items()
+        }
+        for name, account in card.accounts.items():
+            account.set_depth(bursts.get(name, LONGEST), reach, now)
+
+    def _demand(self, gpu: GpuState, members: list[Attachment]) -> Demand:
+        group = members[0].client.group
+        want = min(1.0, sum(attachment.compute.rhythm.want for attachment in members))
+        return Demand(want, group.floor_on(gpu.uuid) / WHOLE, group.core_percent / WHOLE)
+
+    def _log_scaling(self, gpu: GpuState) -> None:
         card = gpu.compute
-        quotas = {attachment.client.group.id: attachment.client.group.core_percent for attachment in active}
+        quotas = {attachment.client.group.id: attachment.client.group.core_percent for attachment in card.live}
         total = sum(quotas.values())
-        capped = any(percent < WHOLE for percent in quotas.values())
-        card.full = total >= WHOLE
-        for name, book in card.books.items():
-            everybody = total / WHOLE if name in quotas else total / WHOLE + book.quota
-            book.set_share(scaled(book.quota, everybody), capped or book.capped)
-        if total <= WHOLE or not capped:
+        if total <= WHOLE or all(percent == WHOLE for percent in quotas.values()):
             card.scaling_logged.clear()
             return
-        for attachment in active:
+        for attachment in card.live:
             name = attachment.client.group.id
             percent = quotas[name]
             if card.scaling_logged.get(name) != (percent, total):
@@ -269,33 +329,41 @@ class Terms:
                     f"scaled to {percent * WHOLE / total:.1f}%",
                 )
 
+    def wake_up(self, attachment: Attachment) -> None:
+        """The client asks after a host phase: what its group is owed, and owes, is kept within a bound."""
+        card, account = attachment.gpu.compute, self.account(attachment)
+        time = self.virtual_time(card)
+        if time is not None:
+            account.virtual = lag.bounded(account, time, MOST_LAG)
+
     # --- log lines
 
     def log_throttling(self, attachment: Attachment) -> None:
         """Log, once per window, what was used and allowed since the last time."""
-        book, now = self.book(attachment), self.node.now
+        account, now = self.account(attachment), self.node.now
         window = self.node.settings.compute_window
-        if now - book.logged_at < window:
+        if now - account.logged_at < window:
             return
-        first = book.logged_at < 0.0
-        if not first:
-            used, allowed = book.used - book.logged_used, book.allowed - book.logged_allowed
+        account.bucket.fill(now)
+        if account.logged_at >= 0.0:
+            used, allowed = account.used - account.logged_used, account.bucket.filled - account.logged_filled
             self._log(
                 Level.INFO,
                 f"Throttling client {attachment.client.hex} (Used: {used * 1e3:.0f}/{allowed * 1e3:.0f} ms, "
-                f"quota {book.quota:.0%}, last {now - book.logged_at:.1f} s)",
+                f"quota {account.bucket.cap:.0%}, last {now - account.logged_at:.1f} s)",
             )
-        book.logged_at, book.logged_used, book.logged_allowed = now, book.used, book.allowed
+        account.logged_at, account.logged_used, account.logged_filled = now, account.used, account.bucket.filled
 
     def log_debt(self, attachment: Attachment, seconds: float) -> None:
         """Log, once per window, that a client ran on after its slice."""
-        book, now = self.book(attachment), self.node.now
-        if now - book.debt_logged_at >= self.node.settings.compute_window:
-            book.debt_logged_at = now
+        account, now = self.account(attachment), self.node.now
+        if now - account.debt_logged_at >= self.node.settings.compute_window:
+            account.debt_logged_at = now
+            pause = max(0.0, -account.bucket.level) / account.bucket.cap
             self._log(
                 Level.INFO,
                 f"Client {attachment.client.hex} ran {seconds * 1e3:.0f} ms beyond its turn, in kernels that cannot be "
-                f"interrupted: billed as debt, it pauses for {max(0.0, -book.credit) / book.quota:.1f} s",
+                f"interrupted: billed as debt, it pauses for {pause:.1f} s",
             )
 
     def _log(self, level: Level, text: str) -> None:

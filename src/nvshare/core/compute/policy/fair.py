@@ -38,9 +38,7 @@ def fair(demands: Sequence[Demand]) -> list[float]:
     while open_ and left > ROUNDING:
         level = left / sum(demands[index].weight for index in open_)
         filled = [
-            index
-            for index in open_
-            if demands[index].most - shares[index] <= level * demands[index].weight + ROUNDING
+            index for index in open_ if demands[index].most - shares[index] <= level * demands[index].weight + ROUNDING
         ]
         for index in filled or open_:
             demand = demands[index]
