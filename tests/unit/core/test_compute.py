@@ -915,3 +915,14 @@ def test_others_are_told_when_the_only_running_client_has_not_used_the_card_for_
     assert stage.attachment(2).compute.in_flight == 0.004
     # WHEN that one pauses; THEN the other is told, without any other event
     assert c.SetTerms(2, A, True, 0.008) in stage.pass_time(3.0)
+
+
+def test_who_asked_while_its_slice_closed_is_heard_when_that_is_given_up() -> None:
+    stage = Stage()
+    stage.start(1, core_limit=90)
+    stage.ask(1)
+    stage.pass_time(0.04)
+    stage.over(1, 0.04, pending=0.004)
+    number = stage.slice(1)
+    answer = stage.pass_time(30.0)
+    assert number + 1 in {slice.number for slice in of(answer, c.GiveSlice)}
