@@ -39,6 +39,7 @@ CHUNKS = (MIB, 33 * MIB, 128 * MIB, 400 * MIB, SIZE_MAX)
 HOST_BUDGET = 1500 * MIB
 LIMITS = (None, 1, 200 * MIB, 500 * MIB, 900 * MIB, 0, SIZE_MAX + 1)
 STEP_RANGE = 1 << 16
+TIMERS = 20_000  # in one pause: a slice that goes on for all of it is told so every 38 ms
 
 
 class World:
@@ -82,7 +83,7 @@ class World:
     def advance(self, seconds: float) -> None:
         """Time passes; timers fire when they are due."""
         until = self.now + seconds
-        for _ in range(10_000):
+        for _ in range(TIMERS):
             if self.wake is None or self.wake > until:
                 self.now = until
                 return
