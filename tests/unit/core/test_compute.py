@@ -770,10 +770,35 @@ def test_a_new_quota_begins_among_those_who_want_the_card_not_among_the_idle() -
     assert parts(stage, 1, 2, seconds=2.0) == [pytest.approx(0.5, abs=0.02)] * 2
 
 
+@pytest.mark.parametrize("slept", [0.3, 1.0, 1.9])
+def test_who_returns_from_a_sleep_is_owed_a_tenth_of_a_second_at_most(slept: float) -> None:
+    # GIVEN one that has the card for itself for a while, and one that sleeps meanwhile
+    stage = contending(1, 2)
+    stage.work(2, 0.005, then=0.01)
+    stage.work(2, 0.005, then=0.0)
+    stage.ask(1)
+    stage.pass_time(slept)
+    # WHEN that one asks; THEN it has the card at once
+    assert of(stage.ask(2) + stage.pass_time(0.002), c.EndSlice)
+    # AND is owed no more than a tenth of a second
+    assert 0.0 < owed(stage, 2) <= 0.1
+
+
 def owed(stage: Stage, client: int) -> float:
     time = stage.scheduler._slices.terms.virtual_time(stage.attachment(client).gpu.compute)
     assert time is not None
     return lag(stage.account(client), time)
+
+
+def test_a_debt_survives_a_sleep_within_its_bound() -> None:
+    # GIVEN two, of which one had the card for a second that was not its own, while the other waited
+    stage = contending(1, 2, asking=True)
+    stage.pass_time(1.0)
+    stage.over(1, 1.0, wants=False, reason=SliceEnd.IDLE)
+    stage.pass_time(0.02)
+    # WHEN it comes back; THEN it owes a tenth of a second of that at most
+    stage.ask(1)
+    assert -0.1 - 1e-9 <= owed(stage, 1) < -0.03
 
 
 def hesitating(quotas: tuple[int, int]) -> Stage:
