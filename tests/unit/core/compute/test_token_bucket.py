@@ -79,7 +79,8 @@ def test_a_bucket_fills_with_time_up_to_its_depth() -> None:
     assert bucket.at(0.1) == pytest.approx(0.05)
     assert bucket.at(1.0) == pytest.approx(0.1)
     bucket.fill(1.0)
-    assert (bucket.level, bucket.filled) == (pytest.approx(0.1), pytest.approx(0.5))
+    assert bucket.level == pytest.approx(0.1)
+    assert bucket.filled == pytest.approx(0.5)
 
 
 def test_what_was_drawn_too_much_comes_back() -> None:
