@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshare.core.compute.policy.bill import Usage, bill
 from nvshare.core.compute.policy.constants import ENDS_BY, HANDOVER
+from tests.unit.core.core_properties import for_all
 
 seconds = st.floats(0.0, 20.0)
 usages = st.builds(Usage, st.floats(-5.0, 1e9), seconds, seconds, seconds, seconds)
@@ -47,13 +47,13 @@ def test_what_is_in_flight_is_billed_before_it_ends() -> None:
     assert bill(Usage(said=0.0, elapsed=0.02, pending=1e6)) == ENDS_BY
 
 
-@given(usages)
+@for_all(usages)
 def test_a_bill_is_between_half_of_the_use_and_all_that_passed_and_is_pending(usage: Usage) -> None:
     used = min(max(usage.said, 0.0), usage.elapsed)
     assert used / 2 - 1e-9 <= bill(usage) <= usage.elapsed + min(usage.pending, ENDS_BY) + 1e-9
 
 
-@given(usages, seconds)
+@for_all(usages, seconds)
 def test_who_says_that_it_used_less_never_gains_more_than_that(usage: Usage, more: float) -> None:
     higher = bill(replace(usage, said=usage.said + more))
     assert bill(usage) - 1e-6 <= higher <= bill(usage) + more + 1e-6

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshare.core.compute.policy.constants import MOST_LAG, PATIENCE, PAUSE
 from nvshare.core.compute.policy.rhythm import BUSY, Rhythm
+from tests.unit.core.core_properties import for_all
 
 
 class Task:
@@ -152,7 +152,7 @@ def test_a_correction_of_the_bill_leaves_no_negative_burst() -> None:
     assert not task.rhythm.bursts  # a burst without use is none
 
 
-@given(st.lists(st.tuples(st.floats(0.0, 0.5), st.floats(0.0, 0.5)), max_size=20), st.floats(0.0, 1.0))
+@for_all(st.lists(st.tuples(st.floats(0.0, 0.5), st.floats(0.0, 0.5)), max_size=20), st.floats(0.0, 1.0))
 def test_expectations_stay_within_their_bounds(rounds: list[tuple[float, float]], running: float) -> None:
     task = Task()
     for burst, host in rounds:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshare.core.compute.policy.fair import Demand, fair
+from tests.unit.core.core_properties import for_all
 
 SLACK = 1e-9
 part = st.floats(0.0, 1.0)
@@ -16,14 +16,13 @@ part = st.floats(0.0, 1.0)
 
 @st.composite
 def demands(draw: st.DrawFn, floors: bool = True) -> list[Demand]:
-    """Up to six groups. Their floors add up to no more than a card."""
-    count = draw(st.integers(1, 6))
-    found, left = [], 1.0
-    for _ in range(count):
-        floor = draw(st.floats(0.0, left)) if floors and draw(st.booleans()) else 0.0
-        left = max(0.0, left - floor)
-        cap = draw(st.floats(max(floor, 0.01), 1.0))
-        found.append(Demand(draw(part), floor, cap))
+    """Up to six groups with quotas in percent. Their floors add up to no more than a card."""
+    found, left = [], 100
+    for _ in range(draw(st.integers(1, 6))):
+        floor = draw(st.integers(0, left)) if floors else 0
+        left -= floor
+        cap = draw(st.integers(max(floor, 1), 100))
+        found.append(Demand(draw(part), floor / 100, cap / 100))
     return found
 
 
@@ -52,22 +51,22 @@ def test_a_card_without_groups_is_shared_among_none() -> None:
     assert fair([]) == []
 
 
-@given(demands())
+@for_all(demands())
 def test_nobody_gets_more_than_it_can_use_or_may(groups: list[Demand]) -> None:
     assert all(0.0 <= share <= group.most + SLACK for group, share in zip(groups, fair(groups), strict=True))
 
 
-@given(demands())
+@for_all(demands())
 def test_every_group_gets_its_floor_or_all_it_can_use(groups: list[Demand]) -> None:
     assert all(share >= min(group.floor, group.most) - SLACK for group, share in zip(groups, fair(groups), strict=True))
 
 
-@given(demands())
+@for_all(demands())
 def test_all_of_the_card_is_given_that_can_be_used(groups: list[Demand]) -> None:
     assert sum(fair(groups)) == pytest.approx(min(1.0, sum(group.most for group in groups)), abs=1e-6)
 
 
-@given(demands())
+@for_all(demands())
 def test_beyond_their_floors_groups_that_want_more_get_by_their_weights(groups: list[Demand]) -> None:
     shares = fair(groups)
     levels = [
@@ -82,7 +81,7 @@ def test_beyond_their_floors_groups_that_want_more_get_by_their_weights(groups: 
             assert (share - min(group.floor, group.most)) / group.weight <= max(levels) + 1e-6 / group.weight
 
 
-@given(demands(floors=False), st.data())
+@for_all(demands(floors=False), st.data())
 def test_a_group_that_wants_more_never_takes_from_those_with_less(groups: list[Demand], data: st.DataObject) -> None:
     who = data.draw(st.integers(0, len(groups) - 1))
     more = data.draw(st.floats(groups[who].want, 1.0))
@@ -92,7 +91,7 @@ def test_a_group_that_wants_more_never_takes_from_those_with_less(groups: list[D
     assert all(after[other] <= before[other] + 1e-6 for other in range(len(groups)) if other != who)
 
 
-@given(demands(), demands())
+@for_all(demands(), demands())
 def test_when_one_leaves_nobody_gets_less(groups: list[Demand], others: list[Demand]) -> None:
     # Floors of both lists together may be more than a card: only groups without floors leave here.
     leaving = [replace(other, floor=0.0) for other in others]
@@ -100,7 +99,7 @@ def test_when_one_leaves_nobody_gets_less(groups: list[Demand], others: list[Dem
     assert all(alone >= one - 1e-6 for one, alone in zip(together, fair(groups), strict=True))
 
 
-@given(demands(), st.randoms(use_true_random=False))
+@for_all(demands(), st.randoms(use_true_random=False))
 def test_the_order_of_groups_makes_no_difference(groups: list[Demand], random: object) -> None:
     order = list(range(len(groups)))
     random.shuffle(order)  # type: ignore[attr-defined]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshare.core.compute.policy.constants import BUSY_ABOVE, EVIDENCE, LAUNCH_BOUND_BELOW
 from nvshare.core.compute.policy.regime import Evidence, Kind, contended
 from nvshare.core.settings import Mode
+from tests.unit.core.core_properties import for_all
 
 
 def judged(before: Kind, ratio: float) -> Kind | None:
@@ -58,7 +58,7 @@ def test_a_card_is_at_work_for_no_longer_than_it_was_used() -> None:
     assert evidence.busy == evidence.used == 0.1
 
 
-@given(st.floats(LAUNCH_BOUND_BELOW, BUSY_ABOVE), st.sampled_from([Kind.BUSY, Kind.LAUNCH_BOUND]))
+@for_all(st.floats(LAUNCH_BOUND_BELOW, BUSY_ABOVE), st.sampled_from([Kind.BUSY, Kind.LAUNCH_BOUND]))
 def test_between_the_bounds_a_client_stays_what_it_is(ratio: float, before: Kind) -> None:
     assert judged(before, min(ratio, BUSY_ABOVE - 1e-9) + 1e-10) is before
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshare.core.compute.account import Account
 from nvshare.core.compute.policy.bucket import Bucket
 from nvshare.core.compute.policy.constants import ENDS_BY, LONGEST, SHORTEST
+from tests.unit.core.core_properties import for_all
 
 caps = st.floats(0.01, 0.99)
 gaps = st.floats(0.0, 0.5)
@@ -34,7 +34,7 @@ def slices_of(bucket: Bucket, draws: list[tuple[float, float]], late: float = 0.
     return found
 
 
-@given(caps, st.floats(0.002, 0.2), st.lists(st.tuples(gaps, bursts), min_size=1, max_size=30))
+@for_all(caps, st.floats(0.002, 0.2), st.lists(st.tuples(gaps, bursts), min_size=1, max_size=30))
 def test_over_any_window_the_use_is_bounded(cap: float, depth: float, draws: list[tuple[float, float]]) -> None:
     found = slices_of(capped(cap, depth), draws)
     for first in range(len(found)):
@@ -44,7 +44,7 @@ def test_over_any_window_the_use_is_bounded(cap: float, depth: float, draws: lis
             assert used <= cap * (end - found[first][0]) + depth + LONGEST + 1e-6
 
 
-@given(caps, st.floats(0.002, 0.2), st.floats(0.0, 0.01), st.lists(st.tuples(gaps, bursts), min_size=1, max_size=30))
+@for_all(caps, st.floats(0.002, 0.2), st.floats(0.0, 0.01), st.lists(st.tuples(gaps, bursts), min_size=1, max_size=30))
 def test_work_that_runs_on_is_paid_back(
     cap: float, depth: float, late: float, draws: list[tuple[float, float]]
 ) -> None:
@@ -53,7 +53,7 @@ def test_work_that_runs_on_is_paid_back(
     assert used <= cap * found[-1][1] + depth + LONGEST + late + 1e-6
 
 
-@given(caps, bursts, gaps)
+@for_all(caps, bursts, gaps)
 def test_a_bucket_of_a_task_holds_enough_for_its_burst_in_one_piece(cap: float, burst: float, later: float) -> None:
     # GIVEN the account of a task with bursts of this length, whose bucket is empty
     account = Account(1, bucket=Bucket(cap))
@@ -90,7 +90,7 @@ def test_what_was_drawn_too_much_comes_back() -> None:
     assert bucket.level == pytest.approx(0.05)
 
 
-@given(caps, st.lists(st.floats(0.0, 100.0), min_size=1, max_size=5))
+@for_all(caps, st.lists(st.floats(0.0, 100.0), min_size=1, max_size=5))
 def test_the_largest_debt_is_paid_in_ten_seconds(cap: float, uses: list[float]) -> None:
     bucket = capped(cap)
     for used in uses:

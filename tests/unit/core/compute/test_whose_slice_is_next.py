@@ -6,12 +6,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from nvshare.core.compute.policy.constants import CYCLE, LONGEST, SHORTEST, SLICE
 from nvshare.core.compute.policy.lag import virtual_time
 from nvshare.core.compute.policy.order import NEVER, Claim, goes_on, next_claim, slice_of
+from tests.unit.core.core_properties import for_all
 
 BUSY = float("inf")  # what is left of a burst that does not end
 QUARTER, HALF = SLICE / 4, SLICE / 2
@@ -164,7 +164,7 @@ def test_every_task_has_a_slice_in_a_cycle_whatever_its_share(shares: list[float
         assert sum(pauses) / len(pauses) <= CYCLE + 0.005
 
 
-@given(st.lists(st.floats(0.02, 1.0), min_size=2, max_size=5))
+@for_all(st.lists(st.floats(0.02, 1.0), min_size=2, max_size=5))
 def test_busy_tasks_share_the_card_by_their_shares(weights: list[float]) -> None:
     shares = [weight / sum(weights) for weight in weights]
     taken = slices_taken(shares, 5.0)
@@ -184,7 +184,7 @@ claims = st.builds(
 )
 
 
-@given(claims, st.floats(0.0, 0.1), st.lists(claims, max_size=4))
+@for_all(claims, st.floats(0.0, 0.1), st.lists(claims, max_size=4))
 def test_a_slice_ends_at_some_time_and_none_ends_in_the_past(holder: Claim, since: float, rivals: list[Claim]) -> None:
     more = goes_on(holder, since, rivals, SLICE)
     assert more >= 0.0
