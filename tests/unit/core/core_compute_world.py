@@ -16,6 +16,8 @@ from tests.unit.core.core_world import World
 
 PAUSES = (0.0, 0.0, 0.0003, 0.002, 0.01, 0.03, 0.06, 0.3, 2.1)
 QUOTAS = (100, 1, 10, 30, 50, 80, 99)
+BURSTS = (0.0, 0.0002, 0.002, 0.005, 0.02)
+GAPS = (0.0003, 0.0009, 0.0011, 0.003, 0.01, 0.03)
 
 
 @dataclass
@@ -147,6 +149,35 @@ class ComputeWorld(World):
         self.send(e.SliceOver(self.now, client, gpu, number, elapsed, elapsed * (a % 3) / 2, 0.0, reason, wants))
         self._assert_heard(client, gpu, seat, wants)
 
+    def think(self, a: int, b: int, d: int) -> None:
+        """A client has bursts with gaps between them: it ends its slices early and comes back."""
+        for _ in range(1 + d % 4):
+            chosen = self._choose(a, lambda seat: bool(seat.number))
+            if chosen is None:
+                return
+            client, gpu, seat = chosen
+            number = seat.number
+            self.advance(BURSTS[b % len(BURSTS)])
+            if self.seats.get((client, gpu)) is not seat or seat.number != number:
+                return
+            used, seat.number = self.now - seat.given_at, 0
+            self.send(e.SliceOver(self.now, client, gpu, number, used, used, 0.0, SliceEnd.IDLE, wants=False))
+            self.advance(GAPS[d % len(GAPS)])
+            if self.seats.get((client, gpu)) is not seat or not seat.slices or seat.number:
+                return
+            held = self.programs[client].gpus[gpu]
+            if held.grant and not held.dropped:
+                seat.asked = True
+                self.send(e.SliceRequested(self.now, client, gpu))
+
+    def change_quota_in_slice(self, a: int, b: int, d: int) -> None:
+        """The quota of a client changes while it has a slice, and that goes on for a while."""
+        chosen = self._choose(a, lambda seat: bool(seat.number))
+        if chosen is not None:
+            group = self.programs[chosen[0]].group
+            self.send(e.LimitsChanged(self.now, group, core_limit=QUOTAS[b % len(QUOTAS)]))
+            self.advance(BURSTS[d % len(BURSTS)])
+
     def run_on(self, a: int, b: int, d: int) -> None:
         """A kernel does not end with its slice: told again and again, until it has."""
         chosen = self._choose(a, lambda seat: bool(seat.number or seat.overrun))
@@ -215,6 +246,10 @@ COMPUTE_ACTIONS: tuple[Callable[[ComputeWorld, int, int, int], None], ...] = (
     ComputeWorld.end_slice,
     ComputeWorld.end_slice,
     ComputeWorld.end_slice,
+    ComputeWorld.think,
+    ComputeWorld.think,
+    ComputeWorld.think,
+    ComputeWorld.change_quota_in_slice,
     ComputeWorld.run_on,
     ComputeWorld.run_on,
     ComputeWorld.lie,

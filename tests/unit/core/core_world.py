@@ -40,6 +40,7 @@ HOST_BUDGET = 1500 * MIB
 LIMITS = (None, 1, 200 * MIB, 500 * MIB, 900 * MIB, 0, SIZE_MAX + 1)
 WISHES = (Cores(cap=50), Cores(cap=50), Cores(30, 50), Cores(70), None)  # of compute, by environments
 STEP_RANGE = 1 << 16
+TIMERS = 20_000  # in one pause: a slice that goes on for all of it is told so every 38 ms
 
 
 def wish(n: int) -> Cores:
@@ -88,7 +89,7 @@ class World:
     def advance(self, seconds: float) -> None:
         """Time passes; timers fire when they are due."""
         until = self.now + seconds
-        for _ in range(10_000):
+        for _ in range(TIMERS):
             if self.wake is None or self.wake > until:
                 self.now = until
                 return

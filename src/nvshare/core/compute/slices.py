@@ -100,8 +100,8 @@ class Slices:
                 self.look(attachment.gpu)
         again = state.again and state.slice is slice
         self._forget(slice, Change.END)
-        if again and attachment.standing is Standing.RUNNING and state.in_slices:
-            self._ask(attachment)
+        if again:
+            self._ask_again(attachment)
 
     def _runs_on(self, slice: Slice, event: SliceOver) -> None:
         """The slice's client no longer waits for its work, and may have another slice. The work is a kernel of seconds,
@@ -121,7 +121,10 @@ class Slices:
         card.shared.pop(slice.attachment.client.id, None)
         card.lingering[slice.number] = slice
         self._change(slice.attachment, Change.STICK)
+        again, state.again = state.again, False
         state.slice, state.overrun = None, slice
+        if again:
+            self._ask_again(slice.attachment)
 
     def used(self, attachment: Attachment, occupied: float) -> None:
         """The client reported the seconds, in all, in which it occupied the card."""
@@ -265,7 +268,11 @@ class Slices:
             f"{said}; others go on beside it, and it is billed for the time",
         )
         self._account(slice, self.node.now - slice.given_at, 0.0)
+        state = slice.attachment.compute
+        again = state.again and state.slice is slice
         self._forget(slice, Change.STICK)
+        if again:
+            self._ask_again(slice.attachment)
 
     def _hand_over(self, card: CardCompute) -> None:
         """Let the next slice begin when little work of the slice before is left."""
@@ -429,6 +436,11 @@ class Slices:
         self._touch(attachment)
         for uuid in attachment.client.group.cards:
             self._unsettled[uuid] = self.node.gpus[uuid]
+
+    def _ask_again(self, attachment: Attachment) -> None:
+        """The client said while its slice closed that it wants another."""
+        if attachment.standing is Standing.RUNNING and attachment.compute.in_slices:
+            self._ask(attachment)
 
     def _give(self, attachment: Attachment, rivals: list[Attachment] | None) -> None:
         """Give an exclusive slice that these rivals wait for; None: one that overlaps others."""

@@ -80,6 +80,16 @@ class Terms:
         accounts = {id(found): found for found in (each.compute.account for each in card.live) if found is not None}
         return lag.virtual_time(accounts.values() or card.accounts.values())
 
+    @staticmethod
+    def _bound_lag(card: CardCompute, account: Account, most: float) -> None:
+        """Keep what a group is owed by the others that are live, and owes them, within a bound. Its own virtual time
+        would pull V along, and most of its lag would stay."""
+        others = {id(other): other for other in (each.compute.account for each in card.live) if other is not None}
+        others.pop(id(account), None)
+        time = lag.virtual_time(others.values())
+        if time is not None:
+            account.virtual = lag.bounded(account, time, most)
+
     def touch(self, attachment: Attachment) -> bool:
         """Note that the client uses the card; True: it had not for a while."""
         state, now = attachment.compute, self.node.now
@@ -278,8 +288,7 @@ class Terms:
                     slice.since, slice.billed, slice.counted = now, 0.0, 0.0
             account.bucket.restart(cap, now)
             account.floor = floor
-            time = self.virtual_time(card)
-            account.virtual = lag.bounded(account, account.virtual if time is None else time, LONGEST)
+            self._bound_lag(card, account, LONGEST)
 
     def set_shares(self, gpu: GpuState) -> None:
         """Share the card among the live groups. Their lags stay what they are. A group that is not live has the share
@@ -331,10 +340,7 @@ class Terms:
 
     def wake_up(self, attachment: Attachment) -> None:
         """The client asks after a host phase: what its group is owed, and owes, is kept within a bound."""
-        card, account = attachment.gpu.compute, self.account(attachment)
-        time = self.virtual_time(card)
-        if time is not None:
-            account.virtual = lag.bounded(account, time, MOST_LAG)
+        self._bound_lag(attachment.gpu.compute, self.account(attachment), MOST_LAG)
 
     # --- log lines
 
