@@ -233,7 +233,7 @@ class Shared:
         self._work.finished(seconds)
         if not self._work.pieces:
             if self._closing:
-                self._engine.after(costs.SEE_END, self._tell_ended)
+                self._engine.after(costs.SEE_END, self._tell_drained)
             else:
                 self._watch_for_idleness()
         self._work.ease()
@@ -250,12 +250,14 @@ class Shared:
         self._news = True
         self._feed(EventType.IDLE, at=_ns(since))
 
-    def _tell_ended(self) -> None:
+    def _tell_drained(self) -> None:
         if self._closing and not self._work.pieces:
-            self._closing = False
-            work = self._work
-            span = max(0.0, work.idle_since - work.begun) if work.begun else 0.0
-            self._feed(EventType.ENDED, at=_ns(work.idle_since), length=_ns(span))
+            self._tell_ended(self._work.idle_since)
+
+    def _tell_ended(self, at: float) -> None:
+        self._closing = False
+        span = max(0.0, at - self._work.begun) if self._work.begun else 0.0
+        self._feed(EventType.ENDED, at=_ns(at), length=_ns(span))
 
     # --- the machine's side
 
@@ -304,12 +306,14 @@ class Shared:
     def _watch_idle(self, _: Action) -> None:
         self._news = True
 
-    def _close_slice(self, _: Action) -> None:
+    def _close_slice(self, action: Action) -> None:
+        """Where nothing is in flight it ends now, or when the pause began that ends it."""
         self._closing = True
         if self._work.pieces:
             self._feed(EventType.PENDING, length=_ns(self._work.pending()))
         else:
-            self._tell_ended()
+            idle = action.reason == SliceEnd.IDLE
+            self._tell_ended(self._work.idle_since if idle else self._engine.now)
 
     def _drain_turn(self, _: Action) -> None:
         self._gate = Gate.SHUT
