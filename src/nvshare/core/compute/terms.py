@@ -339,8 +339,14 @@ class Terms:
                 )
 
     def wake_up(self, attachment: Attachment) -> None:
-        """The client asks after a host phase: what its group is owed, and owes, is kept within a bound."""
-        self._bound_lag(attachment.gpu.compute, self.account(attachment), MOST_LAG)
+        """The client asks after a host phase: what its group is owed, and owes, is kept within a bound. A group that was
+        away for long begins level with the others."""
+        card, account = attachment.gpu.compute, self.account(attachment)
+        time = self.virtual_time(card)
+        if time is None:
+            return
+        away = not account.engaged and self.node.now >= attachment.compute.active_at + ACTIVE_FOR
+        account.virtual = lag.bounded(account, time, 0.0 if away else MOST_LAG)
 
     # --- log lines
 

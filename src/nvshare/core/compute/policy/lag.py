@@ -6,7 +6,7 @@ seconds of the card: positive when the group has had less than its share. Lags o
 
 Lag survives a sleep within ``MOST_LAG``, as in start-time fair queueing (Goyal, Vin and Cheng, 1996) a flow that comes
 back begins no earlier than the virtual time, less what the bound allows. So a task that thinks is served when it wakes,
-and one that slept for long is not owed all of it.
+and one that slept for long is not owed all of it. One that was away for seconds begins level with the others.
 """
 
 from __future__ import annotations
