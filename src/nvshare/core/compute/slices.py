@@ -222,7 +222,7 @@ class Slices:
                     self._void(attachment)
             self._unsettle_gangs(gpu)
         elif card.wants_changed:
-            self.terms.set_shares(gpu)
+            self.terms.rhythm_changed(gpu)
         self._end_overdue(card)
         self._hand_over(card)
         self._charge_running(card)

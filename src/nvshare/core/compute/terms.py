@@ -290,6 +290,13 @@ class Terms:
             account.floor = floor
             self._bound_lag(card, account, LONGEST)
 
+    def rhythm_changed(self, gpu: GpuState) -> None:
+        """A client woke up: its want counts for the shares, and whether it thinks for what all may have in flight."""
+        active = [attachment for attachment in gpu.running.values() if self._active(attachment)]
+        for attachment in gpu.attachments.values():
+            self._set_terms(attachment, attachment.compute.in_slices, self._in_flight(attachment, active))
+        self.set_shares(gpu)
+
     def set_shares(self, gpu: GpuState) -> None:
         """Share the card among the live groups. Their lags stay what they are. A group that is not live has the share
         that it would have if it were alone with its quota."""
