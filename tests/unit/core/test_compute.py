@@ -385,6 +385,51 @@ def test_beside_high_priority_there_is_little_in_flight() -> None:
     assert of(stage.use(1, 2), c.SetTerms) == [c.SetTerms(1, A, True, 0.0004), c.SetTerms(2, A, True, 0.004)]
 
 
+def waker_beside(*busy: int) -> tuple[Stage, int]:
+    """These clients always want the card; the one that has a slice. 9 has bursts of 5 ms and thinks since a while."""
+    stage = contending(*busy, 9)
+    for _ in range(4):
+        stage.work(9, 0.005, then=0.02)
+    parts(stage, *busy, seconds=0.2)
+    stage.pass_time(0.004)
+    return stage, next(client for client in busy if stage.slice(client))
+
+
+def test_a_waking_client_that_is_owed_takes_the_card() -> None:
+    stage, holder = waker_beside(1, 2)
+    assert of(stage.ask(9), c.EndSlice) == [c.EndSlice(holder, A, stage.slice(holder))]
+    assert [client for client, _ in given(stage.over(holder, 0.004))] == [9]
+
+
+def test_a_client_takes_the_card_once_when_it_wakes_up() -> None:
+    # GIVEN one that woke up and has had the card
+    stage, holder = waker_beside(1, 2)
+    stage.ask(9)
+    assert stage.attachment(9).compute.woke
+    stage.over(holder, 0.004)
+    assert stage.slice(9)
+    # WHEN its burst goes on; THEN it has not woken up again
+    stage.pass_time(0.005)
+    stage.over(9, 0.005)
+    stage.ask(9)
+    assert not stage.attachment(9).compute.woke
+
+
+def test_a_slice_ends_with_its_credit_also_while_others_wait() -> None:
+    stage = Stage()
+    for client in (1, 2):
+        stage.start(client, core_limit=20)
+    stage.ask(1)
+    stage.over(1, 0.0, wants=False)
+    stage.account(1).bucket.fill(stage.now)
+    stage.account(1).bucket.level = 0.02
+    stage.ask(1)
+    stage.ask(2)
+    assert stage.attachment(1).compute.slice.length == pytest.approx(0.025)
+    stage.pass_time(0.025)
+    assert [client for client, _ in given(stage.over(1, 0.025))] == [2]
+
+
 def test_a_launch_bound_client_runs_freely_beside_slices() -> None:
     stage = contending(1, 2)
     stage.pass_time(0.3)
