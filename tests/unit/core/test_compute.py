@@ -762,6 +762,32 @@ def test_who_returns_from_a_sleep_is_owed_a_tenth_of_a_second_at_most(slept: flo
     assert 0.0 < owed(stage, 2) <= 0.1
 
 
+@pytest.mark.parametrize("away", [0.5, 1.5, 5.0, 20.0])
+@pytest.mark.parametrize("how", ["without its grant", "stopped"])
+def test_who_was_away_in_the_midst_of_its_slice_does_not_keep_the_card_from_others(how: str, away: float) -> None:
+    # GIVEN one of three that loses its grant in its slice, or is stopped there
+    stage = contending(1, 2, 3, asking=True)
+    stage.pass_time(0.01)
+    number = stage.slice(1)
+    if how == "stopped":
+        stage.pass_time(2.0)
+        assert not stage.slice(1)
+    else:
+        stage.release(1)
+    # WHEN it comes back, while the others have always used the card
+    for _ in range(int(4 * away)):
+        stage.use(2, 3)
+        parts(stage, 2, 3, seconds=0.25)
+    if how == "stopped":
+        stage.send(e.SliceOver(stage.now, 1, A, number, 0.01, 0.01, 0.0, SliceEnd.ENDED, wants=True))
+    else:
+        stage.request(1)
+        stage.ask(1)
+    # THEN it is owed no more than a tenth of a second, and all three share the card
+    assert owed(stage, 1) <= 0.1
+    assert parts(stage, 1, 2, 3, seconds=3.0) == [pytest.approx(1 / 3, abs=0.06)] * 3
+
+
 def owed(stage: Stage, client: int) -> float:
     time = stage.scheduler._slices.terms.virtual_time(stage.attachment(client).gpu.compute)
     assert time is not None

@@ -16,7 +16,7 @@ from nvshare.core.commands import EndSlice, GiveSlice, Level, Log
 from nvshare.core.compute.account import Account
 from nvshare.core.compute.lifecycle import Change, IllegalChange, State, after
 from nvshare.core.compute.policy.bill import Usage, bill
-from nvshare.core.compute.policy.constants import ENDS_BY, HANDOVER, LONGEST, SHORTEST, SPEAK_BY
+from nvshare.core.compute.policy.constants import ENDS_BY, HANDOVER, LONGEST, PAUSE, SHORTEST, SPEAK_BY
 from nvshare.core.compute.policy.order import Claim, goes_on, next_claim
 from nvshare.core.compute.state import CardCompute, Slice
 from nvshare.core.compute.terms import Terms, open_slices, overlaps
@@ -426,11 +426,14 @@ class Slices:
         if state.asks:
             return
         self._change(attachment, Change.ASK)
+        account = self._of(attachment)
         if state.rhythm.resumed(now):
             state.woke = True
             card.wants_changed = True
             self.terms.wake_up(attachment)
-        self._of(attachment).engaged += 1
+        elif not account.engaged and now - account.left_at >= PAUSE:
+            self.terms.wake_up(attachment)  # it lost its grant in its slice, or stood still
+        account.engaged += 1
         state.asked_at, state.ready_since = now, None
         card.asking[attachment.client.id] = attachment
         self._touch(attachment)
@@ -468,7 +471,7 @@ class Slices:
         """A request was answered, or is void."""
         state = attachment.compute
         if state.asks:
-            self._of(attachment).engaged -= 1
+            self._disengage(attachment)
             state.waited += self.node.now - state.asked_at
             state.ready_since = None
             del attachment.gpu.compute.asking[attachment.client.id]
@@ -507,13 +510,19 @@ class Slices:
             self._change(slice.attachment, change)
         else:
             state.overrun = None
-        self._of(slice.attachment).engaged -= 1
+        self._disengage(slice.attachment)
         if card.exclusive is slice:
             card.exclusive = None
         if card.shared.get(slice.attachment.client.id) is slice:
             del card.shared[slice.attachment.client.id]
         card.lingering.pop(slice.number, None)
         self._unsettled[slice.attachment.gpu.uuid] = slice.attachment.gpu
+
+    def _disengage(self, attachment: Attachment) -> None:
+        """A request or a slice of the client's group is over."""
+        account = self._of(attachment)
+        account.engaged -= 1
+        account.left_at = self.node.now
 
     # --- the bill
 

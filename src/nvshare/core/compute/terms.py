@@ -346,7 +346,7 @@ class Terms:
                 )
 
     def wake_up(self, attachment: Attachment) -> None:
-        """The client asks after a host phase: what its group is owed, and owes, is kept within a bound."""
+        """The client asks after a while: what its group is owed, and owes, is kept within a bound."""
         self._bound_lag(attachment.gpu.compute, self.account(attachment), MOST_LAG)
 
     # --- log lines
