@@ -385,6 +385,33 @@ def test_beside_high_priority_there_is_little_in_flight() -> None:
     assert of(stage.use(1, 2), c.SetTerms) == [c.SetTerms(1, A, True, 0.0004), c.SetTerms(2, A, True, 0.004)]
 
 
+def test_a_client_that_was_launch_bound_for_long_does_not_wait_for_seconds_when_it_is_busy() -> None:
+    # GIVEN a launch-bound client at 74 %, whose slices run beside those of two others for 20 s
+    stage = Stage()
+    for client, percent in ((1, 74), (2, 60), (3, 60)):
+        stage.start(client, core_limit=percent)
+    state = stage.attachment(1).compute
+    state.kind, state.trust = Kind.LAUNCH_BOUND, 2.0
+    stage.use(1, 2, 3)
+    stage.limit("process:1", core_limit=74)
+    for client in (1, 2, 3):
+        stage.ask(client)
+    seen, latest = [], 0.0
+    while stage.now < 26.0:
+        stage.pass_time(0.002)
+        for client in (1, 2, 3):
+            slice = stage.attachment(client).compute.slice
+            if slice is not None and (slice.told_to_end or slice.end <= stage.now + 1e-9):
+                at_work = TINY if client == 1 and stage.now < 20.0 else BUSY
+                stage.over(client, stage.now - slice.given_at, ratio=at_work)
+        seen.append(state.kind)
+        # WHEN it keeps the card busy and is measured again
+        # THEN it is not kept waiting for what it used beside them
+        latest = stage.now if stage.slice(1) else latest
+        assert stage.now - latest < 0.3
+    assert Kind.BUSY in seen
+
+
 def waker_beside(*busy: int) -> tuple[Stage, int]:
     """These clients always want the card; the one that has a slice. 9 has bursts of 5 ms and thinks since a while."""
     stage = contending(*busy, 9)

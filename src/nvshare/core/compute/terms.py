@@ -111,7 +111,7 @@ class Terms:
         state = slice.attachment.compute
         before = state.kind
         if state.rhythm.brief and not before.free:
-            self._found(state, Kind.BRIEF)
+            self._found(slice.attachment, Kind.BRIEF)
             return True
         if used <= 0.0 or busy <= 0.0 or not self._is_undisturbed(slice):
             return False
@@ -122,15 +122,22 @@ class Terms:
         verdict = state.evidence.verdict(before)
         if verdict is None or before is Kind.BRIEF:
             return False
-        self._found(state, verdict)
+        self._found(slice.attachment, verdict)
         return verdict is not before
 
-    def _found(self, state: AttachmentCompute, kind: Kind) -> None:
+    def _found(self, attachment: Attachment, kind: Kind) -> None:
+        state = attachment.compute
         if not kind.free:
             state.trust = 0.0
+            if state.kind.free:
+                self._compete_again(attachment)
         elif not state.kind.free:
             self._trust_longer(state)
         state.kind, state.judged_at = kind, self.node.now
+
+    def _compete_again(self, attachment: Attachment) -> None:
+        """The client no longer runs beside others. What it used then it took from nobody: it owes little of that."""
+        self._bound_lag(attachment.gpu.compute, self.account(attachment), LONGEST)
 
     @staticmethod
     def _trust_longer(state: AttachmentCompute) -> None:
@@ -209,6 +216,7 @@ class Terms:
             if not self._uses_little(attachment):
                 state = attachment.compute
                 state.kind, state.evidence, state.rhythm = Kind.UNKNOWN, Evidence(), Rhythm()
+                self._compete_again(attachment)
 
     def _uses_little(self, attachment: Attachment) -> bool:
         """The client is launch-bound, runs freely, and uses little of the card's time. Others on the card can only make
