@@ -173,8 +173,7 @@ class ComputeWorld(World):
         """The quota of a client changes while it has a slice, and that goes on for a while."""
         chosen = self._choose(a, lambda seat: bool(seat.number))
         if chosen is not None:
-            group = self.programs[chosen[0]].group
-            self.send(e.LimitsChanged(self.now, group, core_limit=QUOTAS[b % len(QUOTAS)]))
+            self.change_quota(list(self.programs).index(chosen[0]), b, d)
             self.advance(BURSTS[d % len(BURSTS)])
 
     def run_on(self, a: int, b: int, d: int) -> None:

@@ -363,7 +363,7 @@ def test_a_slice_that_goes_on_after_its_end_was_noticed_is_not_given_up() -> Non
         stage.pass_time(0.5)
         stage.use(2, 3)
     assert stage.attachment(3).compute.slice is slice
-    changed = stage.send(e.LimitsChanged(stage.now, "process:3", core_limit=10))
+    changed = stage.limit("process:3", core_limit=10)
     assert of(changed + stage.pass_time(0.1), c.EndSlice) == [c.EndSlice(3, A, slice.number)]
 
 
