@@ -10,7 +10,7 @@ CMAKE := $(or $(SYSTEM_CMAKE),$(BIN)/cmake)
 JOBS ?= $(shell nproc)
 WORKERS = $(shell expr $(JOBS) + 2)
 C_FILES = $(shell git ls-files -co --exclude-standard 'native/*.c' 'native/*.h' 'tests/native/*.c' 'tests/native/*.h')
-TIDY_FLAGS = -std=gnu11 -D_GNU_SOURCE -DNVS_RELEASE=\"0\" -Inative/include -Inative/interposer -Inative/simcuda
+TIDY_FLAGS = -std=gnu11 -D_GNU_SOURCE -DNVS_RELEASE=\"0\" -Inative/include -Inative/interposer -Inative/simcuda -Inative
 PY_DIRS := src tests benchmarks tools examples docs/verify test_gpu_allocation.py
 
 MAKEFLAGS += --no-print-directory
@@ -62,8 +62,9 @@ format: $(READY) ## put code into the house format
 	$(BIN)/clang-format -i $(C_FILES)
 
 # The frameworks table is that of the newest result.
-generate: $(READY) ## write what is generated: the protocol for C, marks of hooked functions, the table of frameworks
+generate: $(READY) ## write what is generated: protocol and slice table for C, marks of hooked functions, the table of frameworks
 	$(BIN)/python -m nvshare.wire.c_header native/include/nvshare_protocol.h
+	$(BIN)/python tools/slice_table.py native/client/slice_table.h
 	$(BIN)/python tools/surface.py
 	$(BIN)/python tools/compatibility.py $(lastword $(sort $(wildcard docs/results/*-frameworks.json)))
 

@@ -20,7 +20,7 @@ from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.policy.membership import Process
 from nvshare.core.scheduler import Scheduler
-from nvshare.core.settings import Mode, Settings, SwitchTime
+from nvshare.core.settings import Cores, Mode, Settings, SwitchTime
 
 GPUS = 8
 CLIENTS = 1000
@@ -155,7 +155,7 @@ def compute_turns(count: int) -> float:
     for client in range(1, TURN_TAKERS * GPUS + 1):
         uuid = gpu(client)
         quota = 10 + client % 7 * 15
-        queue.append(e.ClientRegistered(0.0, client, process(client), (e.HeldGpu(uuid),), core_limit=quota))
+        queue.append(e.ClientRegistered(0.0, client, process(client), (e.HeldGpu(uuid),), core_limit=Cores(cap=quota)))
         queue.append(e.LockRequested(0.0, client, uuid))
         queue.append(e.SliceRequested(0.0, client, uuid))
     now, wake, handled = 0.0, 0.0, 0

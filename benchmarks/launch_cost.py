@@ -31,7 +31,7 @@ from nvshare.wire import messages as wire  # noqa: E402
 from nvshare.wire.codec import Decoder, Encoder  # noqa: E402
 
 LIMITS = {"launches": 60, "turns": 600, "pairs": 600}
-IN_FLIGHT_US = 4000
+IN_FLIGHT_US = 1000
 _NAMED = re.compile(r"(?P<key>c?ob|fn|fl|fi|fe|cfn|cfi|cfl)=\((?P<id>\d+)\)(?: (?P<name>.*))?")
 
 

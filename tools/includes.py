@@ -38,8 +38,14 @@ UPWARD: dict[tuple[str, str], str] = {
     ("memory", "ipc/ipc.h"): "a free ends an import, and a pointer query says whether memory can be exported",
 }
 
-# Folders whose files may not include files of the other.
-APART = [("native/interposer", "native/simcuda"), ("native/simcuda", "native/interposer")]
+# Folders whose files may not include files of the other. The client is pure: it knows nothing around it.
+APART = [
+    ("native/interposer", "native/simcuda"),
+    ("native/simcuda", "native/interposer"),
+    ("native/simcuda", "native/client"),
+    ("native/client", "native/interposer"),
+    ("native/client", "native/simcuda"),
+]
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 
@@ -79,7 +85,7 @@ class Check:
 
     def _find(self, file: Path, text: str) -> Path | None:
         native = self.root / "native"
-        for folder in (file.parent, native / "include", native / "interposer", native / "simcuda"):
+        for folder in (file.parent, native / "include", native, native / "interposer", native / "simcuda"):
             if (found := (folder / text).resolve()).is_file():
                 return found.relative_to(self.root.resolve())
         return None
@@ -94,7 +100,7 @@ class Check:
             elif ".." in Path(include.text).parts:
                 yield f"{where} climbs out of its folder: name it from the folder that the compiler searches"
             elif any(_is_below(include.file, a) and _is_below(include.target, b) for a, b in APART):
-                yield f"{where} belongs to the other side: the interposer and the simulated driver share no code"
+                yield f"{where} belongs to the other side: {_ends(include)} share no code"
             elif (ends := _folders(include)) is not None:
                 yield from self._between(*ends, include, where)
 
@@ -129,6 +135,14 @@ class Check:
 
 def _is_below(file: Path, folder: str) -> bool:
     return Path(folder) in file.parents
+
+
+def _ends(include: Include) -> str:
+    """The two that must not know each other, for people."""
+    names = {"interposer": "the interposer", "simcuda": "the simulated driver", "client": "the client"}
+    assert include.target is not None
+    both = sorted({include.file.parts[1], include.target.parts[1]}, key=list(names).index)
+    return " and ".join(names[one] for one in both)
 
 
 def _in_interposer(file: Path | None) -> str | None:

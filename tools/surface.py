@@ -131,12 +131,13 @@ def write_surface(surface: Surface) -> str:
 
 # ---- the list of hooks ----
 
-PROTOTYPE = re.compile(r"^NVS_(?:SUBMIT|NEEDS|HOOK|CALL)(?:_SET)?(?:_PT)?\(([^()]*)\(([^()]*)\)", re.MULTILINE)
-HOOK = re.compile(r"^NVS_(SUBMIT|NEEDS|HOOK|CALL)(?:_SET)?(_PT)?\((.*)")
+MACRO = r"^NVS_(SUBMIT|NEEDS|WAIT|HOOK|CALL)(?:_SET|_WAIT)?(_PT)?"
+PROTOTYPE = re.compile(MACRO + r"\((?P<names>[^()]*)\((?P<parameters>[^()]*)\)", re.MULTILINE)
+HOOK = re.compile(MACRO + r"\((.*)")
 
 
 def read_hooks(text: str) -> dict[str, str]:
-    """Symbol -> SUBMIT, NEEDS, HOOK or CALL, from hooks.def."""
+    """Symbol -> SUBMIT, NEEDS, WAIT, HOOK or CALL, from hooks.def."""
     hooks = {}
     for line in text.splitlines():
         match = HOOK.match(line)
@@ -156,8 +157,8 @@ def read_prototypes(text: str) -> dict[str, tuple[str, ...]]:
     plain = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     prototypes = {}
     for match in PROTOTYPE.finditer(plain):
-        names = [name for name in re.findall(r"\w+", match[1]) if re.match(r"cu[A-Z]", name)]
-        prototypes[names[0]] = shapes(match[2])
+        names = [name for name in re.findall(r"\w+", match["names"]) if re.match(r"cu[A-Z]", name)]
+        prototypes[names[0]] = shapes(match["parameters"])
     return prototypes
 
 

@@ -26,6 +26,8 @@
 #define NVS_FLAG_CAN_SWAP 1u
 /* REGISTER: the client may be larger than the card and runs with as much of its memory there as fits */
 #define NVS_FLAG_OVERSIZE 2u
+/* REGISTER: the 7 bits of the flags from this one on are the percent that is guaranteed; 0: nothing */
+#define NVS_FLOOR_SHIFT 8u
 /* LOCK_OK: no other client runs on this GPU; keep little work in flight, so that a drain is short */
 #define NVS_FLAG_EXCLUSIVE 1u
 /* LOCK_OK: others wait; release as soon as idle */

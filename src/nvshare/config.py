@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from nvshare import cores
+
 SYSTEM_SOCKET = Path("/var/run/nvshare/scheduler.sock")
 SOCKET_NAME = "scheduler.sock"
 LEASE_VARIABLE = "NVSHARE_LEASE"  # in the environment of a lease's processes: which one is meant
 
 MEMORY_ANNOTATION = "nvshare.com/gpu-memory-limit"
-CORES_ANNOTATION = "nvshare.com/gpu-core-limit"
+CORES_ANNOTATION = "nvshare.com/gpu-core-limit"  # the cap
+FLOOR_ANNOTATION = "nvshare.com/gpu-core-request"
 
 MODES = ("auto", "serial", "concurrent")
 SWITCH_TIMES = ("auto", "fixed")
@@ -33,7 +36,7 @@ SIZE_FORMS = "use 4Gi or 4GiB (2^32 bytes), 4G or 4GB (4*10^9 bytes), 512Mi, or 
 MAX_SIZE = 2**56  # the core takes no larger figure seriously
 
 QUANTUM_BOUNDS = (1, 86400)
-CORE_BOUNDS = (1, 100)
+CORE_BOUNDS = cores.BOUNDS
 VIRTUAL_DEVICES_BOUNDS = (1, 1000)
 MEMORY_OVERSUB_BOUNDS = (1.0, 100.0)
 
@@ -137,7 +140,9 @@ _HOST_SHARE = 0.8  # of the machine's memory; the rest stays for the programs th
 CARD_MEMORY = _size("NVSHARE_CARD_MEMORY", "the card, less its contexts")
 HOST_MEMORY = _size("NVSHARE_HOST_MEMORY", f"{_HOST_SHARE:.0%} of the machine's memory".replace("%", " %"))
 GPU_MEMORY_LIMIT = _size("NVSHARE_GPU_MEMORY_LIMIT")
-GPU_CORE_LIMIT = _whole("NVSHARE_GPU_CORE_LIMIT", 100, *CORE_BOUNDS)
+GPU_CORE_LIMIT = Variable(
+    "NVSHARE_GPU_CORE_LIMIT", cores.Cores(), cores.ALLOWED, lambda text: cores.Cores.parse(text.strip())
+)
 PRIORITY = _choice("NVSHARE_PRIORITY", PRIORITIES)
 SINGLE_OVERSUB = _switch("NVSHARE_ENABLE_SINGLE_OVERSUB")
 REQUIRE = _switch("NVSHARE_REQUIRE")

@@ -41,6 +41,11 @@ def interposer() -> Path:
     return _under_safe_name(built_interposer(), "LD_PRELOAD", " :$")
 
 
+def client_machine() -> Path:
+    """``libnvshare_client.so``: what the interposer decides, for the model and for tests."""
+    return _directory() / "libnvshare_client.so"
+
+
 def simulated_driver() -> Path:
     """The directory of the simulated ``libcuda.so.1`` and ``libnvidia-ml.so.1``."""
     return _under_safe_name(_directory() / "sim", "LD_LIBRARY_PATH", ":;$")

@@ -8,10 +8,11 @@ import re
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.kube.world import CORE_LIMIT, MEMORY_LIMIT, Pod, World, wait_for
+from tests.kube.world import CORE_LIMIT, CORE_REQUEST, MEMORY_LIMIT, Pod, World, wait_for
 
 REAL = os.environ.get("NVSHARE_KUBE") == "real"
 PROGRAM = Path(__file__).with_name("task.py").read_text()
@@ -78,11 +79,63 @@ def test_invalid_value_is_an_event_and_changes_nothing(world: World) -> None:
     assert core_limits(world, pod) == [30]
 
 
+def floors(world: World, pod: Pod) -> tuple[object, object]:
+    group = group_of(world, pod)
+    return group.get("core_floor"), group.get("core_limit")
+
+
+def test_request_guarantees_beside_the_limit_and_each_goes_by_itself(world: World) -> None:
+    pod = world.create("floor", annotations={CORE_REQUEST: "30", CORE_LIMIT: "60"}, command=task("watch"))
+    seen(world, pod, "Core limit = 60%")
+    wait_for("its floor", lambda: floors(world, pod) == (30, 60))
+    world.annotate(pod, CORE_REQUEST, "50")
+    wait_for("the larger one", lambda: floors(world, pod) == (50, 60))
+    world.annotate(pod, CORE_LIMIT, None)
+    wait_for("no cap", lambda: floors(world, pod) == (50, 100))
+    assert in_force(world, pod) == [50]
+    world.annotate(pod, CORE_REQUEST, None)
+    wait_for("no floor", lambda: floors(world, pod) == (0, 100))
+    # AND a request above the limit is an event that names both
+    world.annotate(pod, CORE_LIMIT, "40")
+    world.annotate(pod, CORE_REQUEST, "60")
+    (event,) = wait_for("an event", lambda: complaints(world, pod))
+    assert f"{CORE_REQUEST}: 60 is above {CORE_LIMIT}, which is 40" in event
+    wait_for("the limit alone", lambda: floors(world, pod) == (0, 40))
+
+
+def test_request_without_room_is_an_event_and_is_in_force_when_there_is_room(world: World) -> None:
+    # GIVEN a pod on each card that is guaranteed most of it
+    first = [
+        world.create(f"first-{number}", annotations={CORE_REQUEST: "80"}, command=task("watch"))
+        for number in range(len(world.gpus))
+    ]
+    for pod in first:
+        wait_for("its floor", lambda pod=pod: in_force(world, pod) == [80])
+    # WHEN another one asks for more than is left
+    late = world.create("late", annotations={CORE_REQUEST: "50"}, command=task("watch"))
+    wait_for("the late one", lambda: in_force(world, late) == [0])
+    (event,) = wait_for("an event", lambda: complaints(world, late))
+    assert f"{CORE_REQUEST}: 50% of GPU " in event
+    assert "is not guaranteed to pod default/late yet, only 0%: pod default/first-" in event
+    for pod in first:
+        world.delete(pod)
+    wait_for("room", lambda: in_force(world, late) == [50])
+
+
+def in_force(world: World, pod: Pod) -> list[int]:
+    """Floors, of the cards that it uses."""
+    return list(group_of(world, pod).get("core_floor_in_force", {}).values())
+
+
+def complaints(world: World, pod: Pod) -> list[str]:
+    return [event for event in world.events(pod) if event.startswith("InvalidQuota: ")]
+
+
 def core_limits(world: World, pod: Pod) -> list[int]:
     return [int(limit) for limit in re.findall(r"Core limit = (\d+)%", world.logs(pod))]
 
 
-def group_of(world: World, pod: Pod) -> dict[str, object]:
+def group_of(world: World, pod: Pod) -> dict[str, Any]:
     return next((group for group in world.scheduler_status()["groups"] if group["id"] == f"pod:{pod.uid}"), {})
 
 

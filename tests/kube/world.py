@@ -25,6 +25,7 @@ GPU = "nvshare.com/gpu"
 GPUMEM = "nvshare.com/gpumem"
 MEMORY_LIMIT = "nvshare.com/gpu-memory-limit"
 CORE_LIMIT = "nvshare.com/gpu-core-limit"
+CORE_REQUEST = "nvshare.com/gpu-core-request"
 
 
 class NotAdmitted(Exception):

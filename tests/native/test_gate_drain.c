@@ -22,8 +22,11 @@ void nvs_link_active(void)
 {
 }
 
+static _Atomic int wakes;
+
 void nvs_link_wake(void)
 {
+	atomic_fetch_add(&wakes, 1);
 }
 
 static void close_waits_for_every_stream(void)
@@ -221,10 +224,16 @@ static void a_nested_submission_passes_and_leaves_the_outer_flag_up(void)
 	}
 }
 
+static bool idle_for_5_ms(void)
+{
+	uint64_t since = nvs_gate_idle_since();
+	return since != 0 && nvs_now_ns() - since >= 5 * NVS_NS_PER_MS;
+}
+
 static bool idle_within(int asks)
 {
 	for (; asks > 0; asks--) {
-		if (nvs_gate_idle(5))
+		if (idle_for_5_ms())
 			return true;
 		nvs_sleep_ns(NVS_NS_PER_MS);
 	}
@@ -238,7 +247,7 @@ static void idle_means_nothing_submitted_and_nothing_running(void)
 	fake_submit(NULL);
 	/* WHEN the link asks, THEN it is not idle before that work is done, and is soon after */
 	while (!fake_all_done()) {
-		bool idle_now = nvs_gate_idle(5);
+		bool idle_now = idle_for_5_ms();
 		CHECK(!idle_now || fake_all_done());
 		nvs_sleep_ns(NVS_NS_PER_MS);
 	}
@@ -246,7 +255,41 @@ static void idle_means_nothing_submitted_and_nothing_running(void)
 	/* AND a new turn begins anew: those who wait have to wake up first */
 	nvs_gate_shut();
 	nvs_gate_open(NVS_GATE_OPEN);
-	CHECK(!nvs_gate_idle(5));
+	CHECK(!idle_for_5_ms());
+}
+
+static CUresult synchronize_stream(CUstream stream)
+{
+	return CUDA_SUCCESS;
+}
+
+static CUresult synchronize_event(CUevent event)
+{
+	return CUDA_SUCCESS;
+}
+
+static void who_has_waited_for_the_gpu_tells_of_the_end_of_a_burst(void)
+{
+	nvs_real.cuStreamSynchronize = synchronize_stream;
+	nvs_real.cuEventSynchronize = synchronize_event;
+	/* GIVEN the end of a burst that matters to nobody, WHEN a thread waits for the GPU, THEN nobody is woken */
+	CHECK(cuStreamSynchronize(NULL) == CUDA_SUCCESS && wakes == 0 && nvs_gate_waited_at() == 0);
+	/* GIVEN a link that looks in an hour, and has just looked at work in flight */
+	nvs_gate_open(NVS_GATE_OPEN);
+	nvs_gate_idle_since();
+	uint64_t later = nvs_now_ns() + 3600 * NVS_NS_PER_S;
+	atomic_store(&nvs_gate_next_look, later);
+	fake_submit(NULL);
+	CHECK(nvs_gate_drain(LONG_MS));
+	/* WHEN threads have waited, THEN it is woken once, and one look tells when they had */
+	uint64_t before = nvs_now_ns();
+	CHECK(cuStreamSynchronize(NULL) == CUDA_SUCCESS && cuEventSynchronize(NULL) == CUDA_SUCCESS && wakes == 1);
+	uint64_t waited = nvs_gate_waited_at();
+	CHECK(waited >= before && nvs_gate_idle_since() == waited);
+	/* AND a link that looks at once is not woken for it */
+	atomic_store(&nvs_gate_next_look, before);
+	CHECK(cuStreamSynchronize(NULL) == CUDA_SUCCESS && wakes == 1);
+	atomic_store(&nvs_gate_next_look, 0);
 }
 
 static void a_forked_child_starts_afresh(void)
@@ -278,6 +321,7 @@ int main(void)
 	nothing_is_measured_while_a_stream_captures();
 	a_nested_submission_passes_and_leaves_the_outer_flag_up();
 	idle_means_nothing_submitted_and_nothing_running();
+	who_has_waited_for_the_gpu_tells_of_the_end_of_a_burst();
 	a_forked_child_starts_afresh();
 	CHECK(fake.pushed == 0);
 	return 0;

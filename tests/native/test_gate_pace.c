@@ -68,6 +68,32 @@ static void paced_work_stays_within_the_budget(void)
 	nvs_gate_open(NVS_GATE_OPEN);
 }
 
+static void a_window_of_a_millisecond_keeps_the_gpu_at_work(void)
+{
+	static const uint64_t costs_us[] = {5, 30, 66, 110, 300, 600};
+	for (size_t i = 0; i < sizeof(costs_us) / sizeof(costs_us[0]); i++) {
+		/* GIVEN a budget of 1 ms, and kernels that are shorter */
+		uint64_t cost = costs_us[i] * NVS_NS_PER_US;
+		learn_cost(cost);
+		nvs_pace_set_budget(1000);
+		nvs_gate_open(NVS_GATE_PACED);
+		/* WHEN many are submitted */
+		fake.most_in_flight = 0;
+		uint64_t start = nvs_now_ns(), count = 40 * NVS_NS_PER_MS / cost;
+		for (uint64_t n = 0; n < count; n++)
+			fake_submit(NULL);
+		/* THEN about a millisecond of them is in flight, and the GPU never waits for the next one */
+		uint64_t most = fake.most_in_flight * cost;
+		CHECK(most >= 7 * NVS_NS_PER_MS / 10 && most <= NVS_NS_PER_MS * 13 / 10 + cost);
+		CHECK(nvs_gate_drain(60000));
+		uint64_t took = nvs_now_ns() - start;
+		CHECK(took <= count * cost + NVS_NS_PER_MS);
+		CHECK(nvs_gate_close(60000, NULL));
+		nvs_pace_set_budget(0);
+		nvs_gate_open(NVS_GATE_OPEN);
+	}
+}
+
 static void a_long_kernel_has_a_window_of_one(void)
 {
 	/* GIVEN kernels longer than the budget */
@@ -347,6 +373,7 @@ int main(void)
 	fake_install(0);
 	free_running_work_has_no_bound();
 	paced_work_stays_within_the_budget();
+	a_window_of_a_millisecond_keeps_the_gpu_at_work();
 	a_long_kernel_has_a_window_of_one();
 	longer_kernels_are_noticed_before_any_sample_of_them();
 	a_slow_wait_does_not_shrink_the_window();

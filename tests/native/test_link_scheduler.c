@@ -4,7 +4,7 @@
 
 #include <sys/eventfd.h>
 
-#include "link/patience.h"
+#include "client/patience.h"
 #include "memory/swap/state.h"
 
 #include <fcntl.h>
@@ -32,6 +32,14 @@ static void registers_with_uuid_and_environment(void)
 	CHECK(!nvs_link_view("GPU-other", &card, &allocated));
 	CHECK(nvs_link_attach(0) == CUDA_SUCCESS); /* again: costs nothing, tells nothing */
 	scheduler_expect_silence(20);
+}
+
+static void sends_the_floor_of_the_environment_in_the_flags(void)
+{
+	setenv("NVSHARE_GPU_CORE_LIMIT", "20..30", 1);
+	struct hello hello = registered(NVS_SCHED_ON);
+	CHECK(hello.fields.core_limit == 30);
+	CHECK(hello.fields.flags == (NVS_FLAG_CAN_SWAP | 20u << NVS_FLOOR_SHIFT));
 }
 
 static void runs_natively_without_a_scheduler(void)
@@ -594,6 +602,7 @@ int main(void)
 	CHECK(mkdtemp(directory) != NULL);
 #define RUN(test) run(#test, test, directory)
 	RUN(registers_with_uuid_and_environment);
+	RUN(sends_the_floor_of_the_environment_in_the_flags);
 	RUN(runs_natively_without_a_scheduler);
 	RUN(a_required_scheduler_that_is_missing_is_an_error);
 	RUN(a_refusal_for_the_version_is_final);

@@ -1,5 +1,7 @@
 /* Slices against a scripted scheduler: who may submit when, how a slice ends, and what is told of it. */
 #include "link_fixture.h"
+
+#include "client/client.h"
 #include "gate/streams.h"
 
 #define GRANT 7
@@ -212,7 +214,7 @@ static void a_slice_is_kept_for_those_who_wake_up_to_submit_more_but_not_for_lon
 	/* THEN the slice is given up, but not as soon as that of somebody who submits nothing; and not asked for again
 	 */
 	struct nvs_turn_over over = expect_ended(1, NVS_TURN_IDLE);
-	CHECK(nvs_now_ns() - start >= over.used_us * NVS_NS_PER_US + NVS_WAKE_NS && over.wants == 0);
+	CHECK(nvs_now_ns() - start >= over.used_us * NVS_NS_PER_US + NVS_PAUSE_NS && over.wants == 0);
 	scheduler_expect_silence(20);
 	/* AND asked for when it does */
 	atomic_store(&late_to_wake, false);

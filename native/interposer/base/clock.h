@@ -5,9 +5,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#define NVS_NS_PER_US 1000ull
-#define NVS_NS_PER_MS 1000000ull
-#define NVS_NS_PER_S 1000000000ull
+#include "nanoseconds.h"
 
 static inline uint64_t nvs_now_ns(void)
 {
@@ -27,12 +25,6 @@ static inline void nvs_sleep_growing(uint64_t *step)
 {
 	*step = *step == 0 ? 20 * NVS_NS_PER_US : *step * 2 > NVS_NS_PER_MS ? NVS_NS_PER_MS : *step * 2;
 	nvs_sleep_ns(*step);
-}
-
-/* The earlier of two times, of which 0 is never. */
-static inline uint64_t nvs_earlier(uint64_t a, uint64_t b)
-{
-	return a == 0 || (b != 0 && b < a) ? b : a;
 }
 
 #endif

@@ -14,6 +14,7 @@
 
 #define NAMESPACE_FILE "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 #define LARGEST_SIZE (1ull << 56) /* as config.py's MAX_SIZE */
+#define WHOLE 100                 /* percent of one card's time */
 #define SIZE_FORMS "use 4Gi or 4GiB (2^32 bytes), 4G or 4GB (4*10^9 bytes), 512Mi, or plain bytes"
 
 static struct nvs_env environment;
@@ -80,6 +81,40 @@ bool nvs_parse_size(const char *text, uint64_t *bytes)
 	return true;
 }
 
+/* ---- compute quotas ---- */
+
+/* Moves `at` behind a percentage; 0 when there is none, and more than WHOLE when it is none from 1 to WHOLE. */
+static uint32_t read_percent(const char **at)
+{
+	uint32_t percent = 0;
+	const char *start = *at;
+	for (; isdigit((unsigned char)**at); (*at)++)
+		percent = percent > WHOLE ? percent : percent * 10 + (uint32_t)(**at - '0');
+	if (*at == start)
+		return 0;
+	if (**at == '%')
+		(*at)++;
+	return percent == 0 ? WHOLE + 1 : percent;
+}
+
+bool nvs_parse_cores(const char *text, uint32_t *floor, uint32_t *cap)
+{
+	const char *at = skip_space(text);
+	uint32_t first = read_percent(&at), last = first, least = 0;
+	if (strncmp(at, "..", 2) == 0) {
+		at += 2;
+		least = first;
+		last = read_percent(&at);
+		if (last == 0 && first != 0)
+			last = WHOLE;
+	}
+	if (last == 0 || last > WHOLE || least > last || *skip_space(at) != '\0')
+		return false;
+	*floor = least;
+	*cap = last;
+	return true;
+}
+
 /* ---- single variables; an empty one counts as not set ---- */
 
 static const char *given(const char *name)
@@ -129,6 +164,13 @@ static uint32_t read_number(const char *name, long most, const char *allowed, co
 		return (uint32_t)value;
 	warn(name, text, allowed, fallback);
 	return 0;
+}
+
+static void read_cores(const char *name)
+{
+	const char *text = given(name);
+	if (text != NULL && !nvs_parse_cores(text, &environment.core_floor, &environment.core_limit))
+		warn(name, text, "a whole number from 1 to 100, 30..60 or 30.. (30 guaranteed)", "100");
 }
 
 static uint32_t read_priority(const char *name)
@@ -190,7 +232,7 @@ static void read_environment(void)
 {
 	find_socket(environment.socket_path, sizeof(environment.socket_path));
 	environment.mem_limit = read_size("NVSHARE_GPU_MEMORY_LIMIT");
-	environment.core_limit = read_number("NVSHARE_GPU_CORE_LIMIT", 100, "a whole number from 1 to 100", "100");
+	read_cores("NVSHARE_GPU_CORE_LIMIT");
 	environment.idle_ms =
 		read_number("NVSHARE_IDLE_MS", 60000, "a whole number of milliseconds from 1 to 60000", "auto");
 	environment.priority = read_priority("NVSHARE_PRIORITY");

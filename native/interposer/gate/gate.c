@@ -7,20 +7,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "compute_constants.h"
 #include "base/clock.h"
 #include "gate/meter.h"
 #include "gate/state.h"
 #include "gate/streams.h"
 #include "gate/upcalls.h"
-
-#define FIRST_NS (100 * NVS_NS_PER_MS) /* a drain takes less, as a rule */
-#define NEXT_NS (2 * NVS_NS_PER_MS)
-#define PASS_NS (2 * NVS_NS_PER_MS) /* for one who waits to wake up */
-#define PATIENCE 4                  /* usual lengths of a submission, per submission that is let through */
-#define BURST 16                    /* then twice as long between them */
-#define DOUBLINGS 10
-#define CLOSER 8               /* submissions: one of so many is measured when all are looked at more closely */
-#define SHORT_BYTES (1u << 20) /* are set in some microseconds */
 
 _Atomic uint32_t nvs_gate;
 __thread struct nvs_thread *nvs_self;
@@ -147,8 +139,8 @@ static void take_pass(struct nvs_thread *self, uint32_t word)
 	/* While PACED not always the very next one: the first after a wait may be unlike those that follow it. */
 	if (!paced)
 		self->next_sample = count;
-	else if (self->next_sample > count + 2 * CLOSER)
-		self->next_sample = count + nvs_meter_any(self, CLOSER);
+	else if (self->next_sample > count + 2 * NVS_CLOSER)
+		self->next_sample = count + nvs_meter_any(self, NVS_CLOSER);
 	if (paced && atomic_load(&used_since) == 0 && atomic_compare_exchange_strong(&used_since, &none, nvs_now_ns()))
 		nvs_link_wake();
 }
@@ -222,7 +214,7 @@ void nvs_gate_enter_slow(CUstream stream)
 void nvs_gate_enter_sized(CUstream stream, uint64_t bytes)
 {
 	struct nvs_thread *self = nvs_self;
-	bool goes_by = bytes <= SHORT_BYTES && self != NULL &&
+	bool goes_by = bytes <= NVS_SHORT_BYTES && self != NULL &&
 		       atomic_load_explicit(&self->submissions, memory_order_relaxed) != self->went_by;
 	if (goes_by || !nvs_gate_try_enter())
 		enter(stream, goes_by);
@@ -324,6 +316,16 @@ bool nvs_gate_quiet(void)
 	return true;
 }
 
+bool nvs_gate_names(void)
+{
+	if (is_open(atomic_load(&nvs_gate)) && atomic_load(&waiting) != 0)
+		return true;
+	for (struct nvs_thread *thread = atomic_load(&threads); thread != NULL; thread = thread->next)
+		if (atomic_load(&thread->in_call) & NVS_NAMES)
+			return true;
+	return false;
+}
+
 /* Ask again and again, with growing pauses, until `done`, the deadline or the end of the process. */
 static bool wait_until(bool (*done)(void), uint64_t deadline)
 {
@@ -346,7 +348,7 @@ static void let_pass(uint64_t deadline)
 {
 	atomic_store(&passes, 1);
 	futex(&nvs_gate, FUTEX_WAKE, 1, NULL);
-	wait_until(is_passed, nvs_earlier(deadline, nvs_now_ns() + PASS_NS));
+	wait_until(is_passed, nvs_earlier(deadline, nvs_now_ns() + NVS_UNSEEN_NS));
 	atomic_store(&passes, 0);
 }
 
@@ -355,10 +357,10 @@ static void let_pass(uint64_t deadline)
  * from the first one on where there is nothing to expect a collective of. */
 static uint64_t patience(uint64_t passed)
 {
-	uint64_t typical = nvs_meter_typical_ns(), usual = PATIENCE * typical;
+	uint64_t typical = nvs_meter_typical_ns(), usual = NVS_USUAL * typical;
 	bool in_bursts = passed > 0 && typical != 0 && nvs_context_count(NVS_ANY_DEVICE) > 1;
-	uint64_t least = in_bursts ? NEXT_NS : FIRST_NS, doublings = in_bursts ? passed / BURST : passed;
-	return (usual > least ? usual : least) << (doublings < DOUBLINGS ? doublings : DOUBLINGS);
+	uint64_t least = in_bursts ? NVS_UNSEEN_NS : NVS_LONG_NS, doublings = in_bursts ? passed / NVS_BURST : passed;
+	return (usual > least ? usual : least) << (doublings < NVS_DOUBLINGS ? doublings : NVS_DOUBLINGS);
 }
 
 bool nvs_gate_drain_shut(uint64_t deadline, bool may_pass)
@@ -426,29 +428,53 @@ uint64_t nvs_gate_unaccounted(CUdevice device)
 	return total;
 }
 
+_Atomic uint64_t nvs_gate_next_look;
+static _Atomic uint64_t waited_at;
+
+uint64_t nvs_gate_waited_at(void)
+{
+	return atomic_load(&waited_at);
+}
+
+/* The link thread is woken only if it would not look soon by itself, and once for each look. */
+void nvs_gate_waited_slow(void)
+{
+	uint64_t now = nvs_now_ns(), next = atomic_load(&nvs_gate_next_look);
+	atomic_store(&waited_at, now);
+	if (next > now + NVS_OFTEN_NS && atomic_compare_exchange_strong(&nvs_gate_next_look, &next, now))
+		nvs_link_wake();
+}
+
+/* Events that were recorded just now, behind nothing, take the GPU some microseconds. */
+static bool finished_soon(void)
+{
+	uint64_t until = nvs_now_ns() + NVS_SOON_NS;
+	bool finished = nvs_drain_finished();
+	while (!finished && nvs_now_ns() < until)
+		finished = nvs_drain_finished();
+	return finished;
+}
+
 uint64_t nvs_gate_idle_since(void)
 {
-	uint64_t now = nvs_now_ns();
+	uint64_t now = nvs_now_ns(), waited = atomic_load(&waited_at), before = idle.asked ? idle.active_at : now;
 	uint64_t submissions = nvs_gate_submissions();
-	if (!idle.asked || submissions != idle.submissions || !nvs_gate_quiet()) {
+	bool quiet = nvs_gate_quiet(), more = !idle.asked || submissions != idle.submissions || !quiet;
+	if (more)
 		idle = (typeof(idle)){.asked = true, .submissions = submissions, .active_at = now};
+	/* What was submitted since the last look may have ended: a thread has waited for the GPU. */
+	if (more && (!quiet || waited <= before))
 		return 0;
-	}
-	if (!idle.recorded && !(idle.recorded = nvs_drain_record()))
+	bool fresh = !idle.recorded;
+	if (fresh && !(idle.recorded = nvs_drain_record()))
 		return 0;
-	if (!nvs_drain_finished()) {
+	if (!(fresh ? finished_soon() : nvs_drain_finished())) {
 		idle.active_at = now;
 		return 0;
 	}
 	if (idle.done_since == 0) /* somewhere between then and now */
-		idle.done_since = idle.active_at + (now - idle.active_at) / 2;
+		idle.done_since = waited > before ? waited : before + (now - before) / 2;
 	return idle.done_since;
-}
-
-bool nvs_gate_idle(uint32_t idle_ms)
-{
-	uint64_t since = nvs_gate_idle_since();
-	return since != 0 && nvs_gate_flags_down() && nvs_now_ns() - since >= idle_ms * NVS_NS_PER_MS;
 }
 
 uint64_t nvs_gate_used_since(void)
@@ -492,6 +518,7 @@ void nvs_gate_after_fork(void)
 	atomic_store(&waiting, 0);
 	atomic_store(&passes, 0);
 	atomic_store(&unpaced, 0);
+	atomic_store(&nvs_gate_next_look, 0);
 	idle.asked = false;
 	nvs_pace_after_fork();
 	nvs_streams_after_fork();

@@ -128,6 +128,9 @@ bool nvs_gate_close(uint32_t deadline_ms, uint64_t *drain_us);
 bool nvs_gate_drained(void);
 /* The gate rests: nobody is between gate and GPU. */
 bool nvs_gate_quiet(void);
+/* A call is under way that submits nothing, but needs its memory to stay; or the gate is open, and a thread that waited
+ * at it has yet to wake up. */
+bool nvs_gate_names(void);
 
 /* Wait until all work submitted so far is finished, without shutting the gate and legal while other streams capture;
  * used before memory is unmapped. Any thread. False when it could not be established (the deadline, or a capture under
@@ -137,8 +140,6 @@ bool nvs_gate_drain(uint32_t deadline_ms);
 /* Since when nothing was submitted and nothing ran, ns, as well as those who ask can know; 0 when that is not so. Asked
  * again and again; link thread only. */
 uint64_t nvs_gate_idle_since(void);
-/* True when that is `idle_ms` ago and nobody needs the memory either. */
-bool nvs_gate_idle(uint32_t idle_ms);
 
 /* When the first submission since the gate was PACED, or since it was watched for, went through, ns; 0: none yet. */
 uint64_t nvs_gate_used_since(void);
@@ -146,6 +147,24 @@ uint64_t nvs_gate_used_since(void);
  * that is PACED and idle. False when it is not idle after all. */
 void nvs_gate_watch(uint64_t used_since);
 bool nvs_gate_watch_idle(void);
+
+/* ---- the end of a burst ---- */
+
+/* When the link thread looks next, ns, while the end of a burst matters; else 0. */
+extern _Atomic uint64_t nvs_gate_next_look __attribute__((visibility("hidden")));
+
+void nvs_gate_waited_slow(void);
+
+/* A thread has waited for the GPU, and goes on: this may be the end of a burst. Costs one load where that matters to
+ * nobody. */
+static inline void nvs_gate_waited(void)
+{
+	if (__builtin_expect(atomic_load_explicit(&nvs_gate_next_look, memory_order_relaxed) != 0, 0))
+		nvs_gate_waited_slow();
+}
+
+/* When that last happened while it mattered, ns. */
+uint64_t nvs_gate_waited_at(void);
 
 /* Submissions of all threads so far, and of one device (exact only between samples). */
 uint64_t nvs_gate_submissions(void);

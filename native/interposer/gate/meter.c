@@ -1,5 +1,6 @@
 #include "gate/meter.h"
 
+#include "compute_constants.h"
 #include "base/clock.h"
 #include "base/devices.h"
 #include "base/log.h"
@@ -7,27 +8,8 @@
 #include "gate/streams.h"
 #include "resolve/resolve.h"
 
-#define SAMPLE_EVERY_NS (4 * NVS_NS_PER_MS) /* of GPU time */
-/* While PACED, markers tell of a change: a cost once known is only kept up to date. */
-#define SAMPLE_PACED_NS (16 * NVS_NS_PER_MS)
-#define MIXED 4 /* where long and short ones alternate, typical ones are short: the mean counts by a part */
-#define SPIKE 8 /* how far one sample may be above the typical ones and still count in full as typical */
-#define STRIDE_UNKNOWN_MAX 64u /* while no sample has come back */
-#define RETRY_AFTER 16u        /* submissions, when one could not be measured */
-#define AVERAGE_OVER 8         /* samples */
-#define COST_OVER 32           /* samples, for the cost: one of a rare long kernel must not shrink the window to it */
-#define COST_SPIKE 16          /* and how far above the rest it counts */
-#define EMPTY_SAMPLES 4u       /* per context */
-#define SHORTEST_NS 500u       /* of a submission */
-#define TINY_NS                                                                                                        \
-	(8 * NVS_NS_PER_US) /* what takes less is over before the host has submitted the next, or measured it          \
-			     */
-#define LATE_MAX_NS (20 * NVS_NS_PER_US) /* a call that took longer waited for the GPU, not the GPU for it */
-#define UNREADY_MAX 16                   /* unfinished samples that one poll looks at */
-#define WINDOW_UNKNOWN 8u                /* while the cost of a submission is not known */
-#define EXIT_WAIT_MS 100
-#define BUDGET_US 50000u  /* work in flight in an exclusive turn */
-#define WINDOW_SMALL 256u /* at most, within a smaller budget: the next kernels may be longer than those before */
+#define EMPTY_SAMPLES 4u /* per context */
+#define UNREADY_MAX 16   /* unfinished samples that one poll looks at */
 
 struct device_meter {
 	_Atomic uint64_t cost_ns;    /* of one submission, moving average; 0: not known */
@@ -44,7 +26,7 @@ struct device_meter {
 };
 
 static struct device_meter meters[NVS_MAX_DEVICES];
-static _Atomic uint64_t budget_ns = BUDGET_US * NVS_NS_PER_US;
+static _Atomic uint64_t budget_ns = NVS_BUDGET_NS;
 static _Atomic uint64_t window_max = NVS_WINDOW_MAX;
 
 static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
@@ -75,17 +57,18 @@ uint64_t nvs_meter_vary(struct nvs_thread *self, uint64_t stride)
 
 static uint64_t next_stride(struct device_meter *meter, struct nvs_thread *self)
 {
-	uint64_t cost = atomic_load_explicit(&meter->cost_ns, memory_order_relaxed) / MIXED;
+	uint64_t cost = atomic_load_explicit(&meter->cost_ns, memory_order_relaxed) / NVS_MIXED;
 	uint64_t typical = atomic_load_explicit(&meter->typical_ns, memory_order_relaxed);
-	bool known = nvs_gate_state() == NVS_GATE_PACED && atomic_load(&meter->samples) >= COST_OVER;
+	bool known = nvs_gate_state() == NVS_GATE_PACED && atomic_load(&meter->samples) >= NVS_AVERAGE;
 	uint64_t stride;
 	/* The first submissions say little about those that follow. */
 	uint64_t first = 1ull << clamp(atomic_fetch_add(&meter->begun, 1), 0, 31);
 	cost = cost > typical ? cost : typical;
 	if (cost != 0)
-		stride = clamp((known ? SAMPLE_PACED_NS : SAMPLE_EVERY_NS) / cost, 1, NVS_STRIDE_MAX);
+		/* While PACED, markers tell of a change: a cost once known is only kept up to date. */
+		stride = clamp((known ? NVS_RARELY_NS : NVS_SAMPLE_NS) / cost, 1, NVS_STRIDE_MAX);
 	else
-		stride = STRIDE_UNKNOWN_MAX;
+		stride = NVS_STRIDE_UNKNOWN;
 	return nvs_meter_vary(self, clamp(stride, 1, first));
 }
 
@@ -173,7 +156,7 @@ static bool begin_sample(struct nvs_thread *self, CUstream stream, uint64_t coun
 uint32_t nvs_meter_begin(struct nvs_thread *self, CUstream stream)
 {
 	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed); /* this one included */
-	self->next_sample = count + RETRY_AFTER;
+	self->next_sample = count + NVS_RETRY;
 	if (atomic_load(&nvs_captures) != 0 || atomic_load(&nvs_exiting) || nvs_real.cuEventRecord == NULL)
 		return 0;
 	CUstreamCaptureMode mode = nvs_relax();
@@ -186,7 +169,7 @@ uint32_t nvs_meter_begin(struct nvs_thread *self, CUstream stream)
 static uint64_t late_by(const struct nvs_sample *sample)
 {
 	uint64_t call = nvs_now_ns() - sample->begun_at;
-	if (call > LATE_MAX_NS)
+	if (call > NVS_SOON_NS)
 		return 0;
 	CUstreamCaptureMode mode = nvs_relax();
 	bool passed = nvs_real.cuEventQuery(sample->begin) == CUDA_SUCCESS;
@@ -220,8 +203,8 @@ static uint32_t window_for(const struct device_meter *meter, uint64_t recent_ns)
 	uint32_t samples = atomic_load_explicit(&meter->samples, memory_order_relaxed);
 	uint64_t most = atomic_load_explicit(&window_max, memory_order_relaxed);
 	if (cost == 0)
-		return WINDOW_UNKNOWN;
-	most = clamp((uint64_t)WINDOW_UNKNOWN << samples, 1, most);
+		return NVS_MARKERS;
+	most = clamp((uint64_t)NVS_MARKERS << samples, 1, most);
 	return (uint32_t)clamp((atomic_load(&budget_ns) + cost * 3 / 4) / cost, 1, most);
 }
 
@@ -269,10 +252,10 @@ static void average(_Atomic uint64_t *mean, uint64_t value, int over)
 static void average_cost(struct device_meter *meter, uint64_t cost)
 {
 	uint64_t before = atomic_load(&meter->cost_ns);
-	uint64_t plain = before != 0 ? clamp(cost, 0, before * COST_SPIKE) : cost;
-	uint32_t samples = (uint32_t)clamp(atomic_load(&meter->samples) + 1, 1, COST_OVER);
+	uint64_t plain = before != 0 ? clamp(cost, 0, before * NVS_SPIKE) : cost;
+	uint32_t samples = (uint32_t)clamp(atomic_load(&meter->samples) + 1, 1, NVS_AVERAGE);
 	atomic_store(&meter->samples, samples);
-	average(&meter->cost_ns, plain, samples <= AVERAGE_OVER && plain < before ? 2 : (int)samples);
+	average(&meter->cost_ns, plain, samples <= NVS_AVERAGE / 2 && plain < before ? 2 : (int)samples);
 }
 
 /* Billed is the estimate, but no more than the clock allows since these submissions began: streams that overlap, and a
@@ -282,14 +265,14 @@ static void account(struct device_meter *meter, const struct nvs_sample *sample,
 	uint64_t typical = atomic_load(&meter->typical_ns);
 	average_cost(meter, cost);
 	/* Quickly down: the first launch of a kernel, which loads it, says nothing about those that follow. */
-	uint64_t plain = typical != 0 ? clamp(cost, 0, typical * SPIKE) : cost;
-	average(&meter->typical_ns, plain, plain < typical ? 2 : AVERAGE_OVER);
+	uint64_t plain = typical != 0 ? clamp(cost, 0, typical * NVS_SPIKE) : cost;
+	average(&meter->typical_ns, plain, plain < typical ? 2 : NVS_AVERAGE);
 	uint64_t start = meter->billed_until > sample->since ? meter->billed_until : sample->since;
 	uint64_t now = nvs_now_ns();
 	uint64_t most = now > start ? now - start : 0;
 	uint64_t bill = clamp(sample->count * cost, 0, most);
 	meter->billed_until = start + bill;
-	atomic_fetch_add(&meter->busy_ns, cost > TINY_NS ? bill : 0);
+	atomic_fetch_add(&meter->busy_ns, cost > NVS_TINY_NS ? bill : 0);
 	if (!atomic_load(&meter->by_slices))
 		atomic_fetch_add(&meter->occupied_ns, bill);
 }
@@ -302,7 +285,7 @@ static void take_account(struct nvs_context *context, const struct nvs_sample *s
 		return;
 	}
 	uint64_t extra = sample->late > context->overhead ? sample->late : context->overhead;
-	uint64_t cost = elapsed > extra + SHORTEST_NS ? elapsed - extra : SHORTEST_NS;
+	uint64_t cost = elapsed > extra + NVS_SHORTEST_NS ? elapsed - extra : NVS_SHORTEST_NS;
 	account(&meters[atomic_load(&context->device)], sample, cost);
 }
 
@@ -386,8 +369,14 @@ void nvs_meter_usage(CUdevice device, struct nvs_usage_counters *out)
 
 void nvs_pace_set_budget(uint64_t budget_us)
 {
-	atomic_store(&budget_ns, (budget_us != 0 ? budget_us : BUDGET_US) * NVS_NS_PER_US);
-	atomic_store(&window_max, budget_us != 0 && budget_us < BUDGET_US ? WINDOW_SMALL : NVS_WINDOW_MAX);
+	atomic_store(&budget_ns, budget_us != 0 ? budget_us * NVS_NS_PER_US : NVS_BUDGET_NS);
+	atomic_store(&window_max,
+		budget_us != 0 && budget_us * NVS_NS_PER_US < NVS_BUDGET_NS ? NVS_WINDOW_SMALL : NVS_WINDOW_MAX);
+}
+
+uint64_t nvs_meter_budget(void)
+{
+	return atomic_load(&budget_ns);
 }
 
 uint64_t nvs_meter_busy_us(CUdevice device)
@@ -396,7 +385,7 @@ uint64_t nvs_meter_busy_us(CUdevice device)
 		return 0;
 	const struct device_meter *meter = &meters[device];
 	uint64_t cost = atomic_load(&meter->cost_ns);
-	uint64_t rest = cost > TINY_NS ? nvs_gate_unaccounted(device) * cost : 0;
+	uint64_t rest = cost > NVS_TINY_NS ? nvs_gate_unaccounted(device) * cost : 0;
 	return (atomic_load(&meter->busy_ns) + rest) / NVS_NS_PER_US;
 }
 
@@ -416,7 +405,7 @@ void nvs_meter_stop(void)
 {
 	atomic_store(&nvs_exiting, true);
 	/* Let a driver call that is under way return, but do not hang on one that waits for the GPU. */
-	for (int i = 0; i < EXIT_WAIT_MS; i++) {
+	for (int i = 0; i < (int)(NVS_LONG_NS / NVS_NS_PER_MS); i++) {
 		if (pthread_mutex_trylock(&nvs_streams_lock) == 0) {
 			pthread_mutex_unlock(&nvs_streams_lock);
 			return;

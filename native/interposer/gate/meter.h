@@ -73,6 +73,7 @@ uint64_t nvs_meter_typical_ns(void);
 
 /* Work in flight to aim for while PACED; 0: as long as nobody says otherwise. */
 void nvs_pace_set_budget(uint64_t budget_us);
+uint64_t nvs_meter_budget(void); /* ns */
 
 void nvs_meter_after_fork(void);
 

@@ -7,20 +7,12 @@
  * until the gate opens anew. */
 #include "gate/meter.h"
 
+#include "compute_constants.h"
 #include "base/clock.h"
 #include "base/devices.h"
 #include "gate/state.h"
 #include "gate/streams.h"
 #include "resolve/resolve.h"
-
-#define BATCH_UNKNOWN 16u /* where no marker can be set: in a capture, or in a context that cannot be told */
-#define SPIN_NS (150 * NVS_NS_PER_US)
-#define AVERAGE_BATCHES 16
-#define DOZE_NS (300 * NVS_NS_PER_US)
-#define PATIENCE 4 /* usual lengths of a submission */
-#define PATIENCE_NS (100 * NVS_NS_PER_MS)
-
-#define LATENCY_NS (100 * NVS_NS_PER_US) /* what is in flight for longer keeps the GPU at work */
 
 static _Atomic uint32_t waiting_for_gpu;            /* threads */
 static _Atomic uint64_t behind_ns[NVS_MAX_DEVICES]; /* in which work was in flight, as far as it was seen */
@@ -165,15 +157,15 @@ struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32
 	struct nvs_context *context = atomic_load(&nvs_captures) == 0 ? nvs_context_of(stream) : NULL;
 	*duty = 0;
 	if (context == NULL) {
-		self->next_pace = count + BATCH_UNKNOWN;
+		self->next_pace = count + NVS_RETRY;
 		return NULL;
 	}
 	struct nvs_pace *pace = &context->pace;
 	pthread_mutex_lock(&pace->lock);
 	note_begin(pace, stream);
 	uint32_t window = nvs_meter_window(atomic_load(&context->device), nvs_pace_cost(pace));
-	uint32_t batch = window > NVS_MARKERS ? window / NVS_MARKERS : 1;
-	struct nvs_marker *marker = free_marker(pace, window < NVS_MARKERS ? window : NVS_MARKERS);
+	uint32_t batch = (window + NVS_MARKERS - 1) / NVS_MARKERS;
+	struct nvs_marker *marker = free_marker(pace, window / batch);
 	/* Without one in a stream there is nothing to wait for: their threads are between gate and stream. */
 	bool crowded = marker == NULL && oldest_marker(pace) != NULL;
 	if (marker != NULL)
@@ -193,12 +185,12 @@ struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32
 static void watch_end(CUevent marker, uint64_t foreseen)
 {
 	uint64_t now = nvs_now_ns();
-	while (now + SPIN_NS < foreseen && nvs_real.cuEventQuery(marker) == CUDA_ERROR_NOT_READY) {
-		uint64_t rest = foreseen - SPIN_NS - now;
-		nvs_sleep_ns(rest < DOZE_NS ? rest : DOZE_NS);
+	while (now + NVS_OFTEN_NS < foreseen && nvs_real.cuEventQuery(marker) == CUDA_ERROR_NOT_READY) {
+		uint64_t rest = foreseen - NVS_OFTEN_NS - now;
+		nvs_sleep_ns(rest < 2 * NVS_OFTEN_NS ? rest : 2 * NVS_OFTEN_NS);
 		now = nvs_now_ns();
 	}
-	for (uint64_t until = now + 2 * SPIN_NS; now < until; now = nvs_now_ns())
+	for (uint64_t until = now + 2 * NVS_OFTEN_NS; now < until; now = nvs_now_ns())
 		if (nvs_real.cuEventQuery(marker) != CUDA_ERROR_NOT_READY)
 			return;
 }
@@ -214,9 +206,12 @@ void nvs_pace_learn(struct nvs_pace *pace, const struct nvs_marker *marker, uint
 		if (marker->before <= pace->waited)
 			return; /* another thread was quicker */
 		uint64_t latest = (now - pace->reached_at) / (marker->before - pace->waited);
+		/* Over less than half a window, a thread that is late to wake says more than the GPU. */
+		if (latest > pace->recent_ns && now - pace->reached_at < nvs_meter_budget() / 2)
+			return;
 		pace->recent_ns = smaller(latest, pace->latest_ns);
 		pace->latest_ns = latest;
-		int64_t step = ((int64_t)pace->recent_ns - (int64_t)pace->average_ns) / AVERAGE_BATCHES;
+		int64_t step = ((int64_t)pace->recent_ns - (int64_t)pace->average_ns) / NVS_AVERAGE;
 		pace->average_ns = (uint64_t)((int64_t)pace->average_ns + step);
 	}
 	pace->waited = marker->before;
@@ -226,8 +221,8 @@ void nvs_pace_learn(struct nvs_pace *pace, const struct nvs_marker *marker, uint
 
 static bool is_reached(CUevent marker)
 {
-	uint64_t usual = PATIENCE * nvs_meter_typical_ns(), pause = 0;
-	uint64_t until = nvs_now_ns() + (usual > PATIENCE_NS ? usual : PATIENCE_NS);
+	uint64_t usual = NVS_USUAL * nvs_meter_typical_ns(), pause = 0;
+	uint64_t until = nvs_now_ns() + (usual > NVS_LONG_NS ? usual : NVS_LONG_NS);
 	while (nvs_real.cuEventQuery(marker) == CUDA_ERROR_NOT_READY) {
 		if (nvs_now_ns() >= until)
 			return false;
@@ -298,7 +293,7 @@ static void note_behind(struct nvs_pace *pace, const struct nvs_marker *oldest, 
 {
 	CUdevice device = atomic_load(&pace->context->device);
 	uint64_t from = larger(oldest != NULL ? oldest->set_at : 0, pace->looked_at), seen = 0;
-	bool behind = oldest != NULL && now > oldest->set_at + LATENCY_NS;
+	bool behind = oldest != NULL && now > oldest->set_at + NVS_OFTEN_NS;
 	if (behind && now > from)
 		seen = now - from;
 	else if (oldest == NULL && pace->behind)

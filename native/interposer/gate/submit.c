@@ -33,6 +33,26 @@ extern struct nvs_real nvs_real __attribute__((visibility("hidden")));
 		nvs_gate_leave();                                                                                      \
 		return result;                                                                                         \
 	}
+#define NVS_SUBMIT_WAIT(name, params, args, stream)                                                                    \
+	NVS_EXPORT CUresult name params                                                                                \
+	{                                                                                                              \
+		if (!nvs_resolve_driver() || nvs_real.name == NULL)                                                    \
+			return CUDA_ERROR_NOT_INITIALIZED;                                                             \
+		nvs_gate_enter((CUstream)(stream));                                                                    \
+		CUresult result = nvs_real.name args;                                                                  \
+		nvs_gate_leave();                                                                                      \
+		nvs_gate_waited();                                                                                     \
+		return result;                                                                                         \
+	}
+#define NVS_WAIT(name, params, args)                                                                                   \
+	NVS_EXPORT CUresult name params                                                                                \
+	{                                                                                                              \
+		if (!nvs_resolve_driver() || nvs_real.name == NULL)                                                    \
+			return CUDA_ERROR_NOT_INITIALIZED;                                                             \
+		CUresult result = nvs_real.name args;                                                                  \
+		nvs_gate_waited();                                                                                     \
+		return result;                                                                                         \
+	}
 /* A call that submits nothing waits for the memory it names, and keeps it where it is until it is through. */
 #define NVS_NEEDS(name, params, args)                                                                                  \
 	NVS_EXPORT CUresult name params                                                                                \

@@ -21,21 +21,6 @@ enum nvs_link_phase {
 	NVS_LINK_REFUSED, /* it does not want us */
 };
 
-/* What link/slices.c knows of a GPU. Link thread only. */
-struct nvs_compute {
-	bool needed;        /* submissions need a slice */
-	uint32_t in_flight; /* work that may be in flight in a slice, us; 0: not said */
-	bool asked;
-	uint64_t number;    /* of the slice; 0: none */
-	uint64_t over;      /* of the last one that was over, since registration */
-	uint64_t overrun;   /* of one that is over, but whose work runs on; 0: none */
-	uint64_t since;     /* the slice was given, ns */
-	uint64_t length;    /* ns from then; 0: until told */
-	uint64_t busy_at;   /* what the meter said when it began, us */
-	uint64_t behind_at; /* the same of the pace, us */
-	uint64_t marks_at;  /* and how many marks it had */
-};
-
 struct nvs_gpu {
 	CUdevice device;
 	char uuid[48];
@@ -49,13 +34,6 @@ struct nvs_gpu {
 	uint64_t card;        /* 0: not known */
 	uint64_t dirty_since; /* something to tell since, ns; 0: nothing */
 	/* Link thread only. */
-	bool asked;
-	uint64_t grant;      /* 0: none */
-	uint64_t given_back; /* the last one released, since registration */
-	uint32_t grant_flags;
-	uint64_t granted_at; /* ns */
-	uint64_t quantum;    /* ns from then; 0: until told */
-	struct nvs_compute compute;
 	struct nvs_usage_counters told;
 	uint64_t told_swapped; /* bytes, both ways */
 };
@@ -106,52 +84,6 @@ void nvs_link_hold(uint32_t request);
 /* False when there is no connection, or none any more. */
 bool nvs_link_send(uint16_t type, const void *payload, size_t size);
 bool nvs_link_send_locked(uint16_t type, const void *payload, size_t size);
-
-/* ---- link/slices.c: slices, below the grants; link thread only ---- */
-
-/* A thread that waited submits something within this time. */
-#define NVS_WAKE_NS (5 * NVS_NS_PER_MS)
-/* At most so much time passes unseen: a thread that waited wakes up, work ends between two looks. */
-#define NVS_UNSEEN_NS (2 * NVS_NS_PER_MS)
-
-void nvs_slice_terms(struct nvs_gpu *gpu, const struct nvs_terms *message);
-void nvs_slice_given(struct nvs_gpu *gpu, const struct nvs_turn_ok *message);
-void nvs_slice_told(struct nvs_gpu *gpu, const struct nvs_end_turn *message);
-/* How the gate stands while all GPUs are granted: PACED in a slice, REST without one, OPEN where none is needed. */
-enum nvs_gate_state nvs_slice_gate(void);
-/* Work in flight in a slice, us; 0: as anywhere. */
-uint64_t nvs_slice_budget(void);
-/* The grants are gone, after a drain or without one: so are the slices. */
-void nvs_slice_dropped(bool drained);
-/* There is no scheduler any more, or it lets everything through: no terms. */
-void nvs_slice_forget(void);
-/* Ask for slices, if a submitter waits. The link's lock is held. */
-void nvs_slice_ask(void);
-/* End a slice whose time is over or that is not used, and follow what is still in flight. Returns when to look again, 0
- * for not at all. */
-uint64_t nvs_slice_due(uint64_t now);
-void nvs_slice_after_fork(void);
-
-/* ---- link/turns.c: grants, and what they do to the gate; link thread only ---- */
-void nvs_turn_granted(struct nvs_gpu *gpu, const struct nvs_lock_ok *message);
-void nvs_turn_dropped(struct nvs_gpu *gpu, const struct nvs_drop_lock *message);
-/* Registered: submissions need a grant (SCHED_ON), or nothing (SCHED_OFF). */
-void nvs_turn_control(bool scheduled);
-/* There is no scheduler any more. What was granted stays granted: it is told at the next registration. */
-void nvs_turn_uncontrolled(void);
-/* A further GPU: nothing goes until it is granted as well. */
-void nvs_turn_extended(void);
-/* Ask for what is not granted, if a submitter waits. */
-void nvs_turn_ask(void);
-/* Slices came, went or changed their terms: set the gate accordingly, if all GPUs are granted. */
-void nvs_turn_refresh(void);
-/* What waited for memory to move or work to end, and what has waited long enough without a scheduler. Returns when to
- * look again, 0 for not at all. */
-uint64_t nvs_turn_proceed(uint64_t now);
-/* End a turn whose time is over, or that is not used while others wait. Returns when to look again, 0 for not at all.
- */
-uint64_t nvs_turn_end_due(uint64_t now);
-void nvs_turn_after_fork(void);
 
 /* ---- link/thread.c ---- */
 void *nvs_link_thread(void *unused);

@@ -8,10 +8,12 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "compute_constants.h"
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "link/link.h"
+#include "link/shell.h"
 #include "memory/swap/mover.h"
 #include "memory/swap/residency.h"
 
@@ -24,10 +26,6 @@
 #define STEADY_NS NVS_NS_PER_S /* a connection that lived this long was a good one */
 #define MEMORY_DELAY_NS NVS_NS_PER_MS
 #define USAGE_EVERY_NS (250 * NVS_NS_PER_MS)
-#define METER_FIRST_NS NVS_NS_PER_MS
-#define METER_PACED_NS (10 * NVS_NS_PER_MS)
-#define METER_LAST_NS (100 * NVS_NS_PER_MS)
-#define METER_QUIET_ROUNDS 3
 
 /* What only this thread knows. */
 static struct {
@@ -59,7 +57,7 @@ static void on_registered(uint64_t client_id, bool scheduled)
 	thread.was_lost = false;
 	if (thread.retry_wait > RETRY_LAST_NS)
 		thread.retry_wait = RETRY_LAST_NS;
-	nvs_turn_control(scheduled);
+	nvs_shell_control(scheduled);
 	pthread_mutex_lock(&nvs_link.lock);
 	nvs_link.client_id = client_id;
 	nvs_link.phase = NVS_LINK_REGISTERED;
@@ -156,8 +154,8 @@ static bool handle(uint16_t type, const void *payload, size_t length)
 		on_registered(sched.client_id, type == NVS_SCHED_ON);
 		return true;
 	}
-		GPU_MESSAGE(NVS_LOCK_OK, nvs_lock_ok, nvs_turn_granted)
-		GPU_MESSAGE(NVS_DROP_LOCK, nvs_drop_lock, nvs_turn_dropped)
+		GPU_MESSAGE(NVS_LOCK_OK, nvs_lock_ok, nvs_shell_granted)
+		GPU_MESSAGE(NVS_DROP_LOCK, nvs_drop_lock, nvs_shell_dropped)
 	case NVS_WAIT_FOR_MEM: {
 		MESSAGE(nvs_wait_for_mem, hold);
 		NVS_DEBUG("Received WAIT_FOR_MEM");
@@ -178,9 +176,9 @@ static bool handle(uint16_t type, const void *payload, size_t length)
 	}
 		GPU_MESSAGE(NVS_RESIDENCY, nvs_residency, on_residency)
 		GPU_MESSAGE(NVS_PREPARE_SWAP_OUT, nvs_prepare_swap_out, on_prepare)
-		GPU_MESSAGE(NVS_TERMS, nvs_terms, nvs_slice_terms)
-		GPU_MESSAGE(NVS_TURN_OK, nvs_turn_ok, nvs_slice_given)
-		GPU_MESSAGE(NVS_END_TURN, nvs_end_turn, nvs_slice_told)
+		GPU_MESSAGE(NVS_TERMS, nvs_terms, nvs_shell_terms)
+		GPU_MESSAGE(NVS_TURN_OK, nvs_turn_ok, nvs_shell_given)
+		GPU_MESSAGE(NVS_END_TURN, nvs_end_turn, nvs_shell_told)
 		GPU_MESSAGE(NVS_UPDATE_LIMIT, nvs_update_limit, on_update_limit)
 	case NVS_UPDATE_CORE_LIMIT: {
 		MESSAGE(nvs_update_core_limit, cores);
@@ -207,9 +205,8 @@ static void fill_entry(struct nvs_gpu_entry *entry, struct nvs_gpu *gpu)
 	nvs_residency_view(gpu->device, &view);
 	entry->allocated = gpu->allocated;
 	entry->resident = view.resident;
-	entry->grant = gpu->grant;
+	entry->grant = nvs_shell_client.cards[gpu - nvs_link.gpus].grant;
 	gpu->announced = true;
-	gpu->given_back = 0;
 	gpu->released = 0;
 	gpu->dirty_since = 0;
 	gpu->told = (struct nvs_usage_counters){.window = NVS_WINDOW_MAX};
@@ -226,7 +223,8 @@ static void send_register(void)
 		.mem_limit = env->mem_limit,
 		.core_limit = env->core_limit,
 		.priority = env->priority,
-		.flags = NVS_FLAG_CAN_SWAP | (env->single_oversub ? NVS_FLAG_OVERSIZE : 0),
+		.flags = NVS_FLAG_CAN_SWAP | (env->single_oversub ? NVS_FLAG_OVERSIZE : 0) |
+			 env->core_floor << NVS_FLOOR_SHIFT,
 		.gpu_count = nvs_link.gpu_count,
 		.library = NVS_RELEASE,
 	};
@@ -239,7 +237,7 @@ static void send_register(void)
 		struct nvs_holding view;
 		nvs_residency_view(nvs_link.gpus[i].device, &view);
 		if (!nvs_link.gpus[i].can_swap)
-			hello.flags = 0;
+			hello.flags &= ~(NVS_FLAG_CAN_SWAP | NVS_FLAG_OVERSIZE);
 		else if (!view.unified)
 			hello.flags &= ~NVS_FLAG_OVERSIZE;
 	}
@@ -248,10 +246,10 @@ static void send_register(void)
 		nvs_link.broken = true;
 }
 
-/* GPUs that the process took up after it registered. The gate shuts until they are granted as well. */
+/* GPUs that the process took up after it registered. */
 static void announce_new(void)
 {
-	bool announced = false;
+	uint32_t first = nvs_link.gpu_count, end = 0;
 	pthread_mutex_lock(&nvs_link.lock);
 	for (uint32_t i = 0; i < nvs_link.gpu_count && nvs_link.fd >= 0; i++) {
 		struct nvs_gpu *gpu = &nvs_link.gpus[i];
@@ -263,18 +261,20 @@ static void announce_new(void)
 			continue;
 		fill_entry(&message.entry, gpu);
 		nvs_link_send_locked(NVS_ATTACH, &message, sizeof(message));
-		announced = true;
+		first = i < first ? i : first;
+		end = i + 1;
 	}
-	if (announced)
+	if (end != 0)
 		pthread_cond_broadcast(&nvs_link.changed);
 	pthread_mutex_unlock(&nvs_link.lock);
-	if (announced)
-		nvs_turn_extended();
+	for (uint32_t i = first; i < end; i++) /* they are the last ones */
+		nvs_shell_announced(i);
 }
 
 static void connect_scheduler(uint64_t now)
 {
 	int fd = -1;
+	uint32_t told = 0;
 	int error = nvs_socket_connect(nvs_env()->socket_path, &fd);
 	pthread_mutex_lock(&nvs_link.lock);
 	if (error == 0) {
@@ -283,11 +283,14 @@ static void connect_scheduler(uint64_t now)
 		nvs_link.frames_sent = 0;
 		nvs_link.phase = NVS_LINK_REGISTERING;
 		send_register();
+		told = nvs_link.gpu_count;
 	} else if (error != EAGAIN) {
 		nvs_link.phase = NVS_LINK_ABSENT;
 		pthread_cond_broadcast(&nvs_link.changed);
 	}
 	pthread_mutex_unlock(&nvs_link.lock);
+	for (uint32_t i = 0; i < told; i++)
+		nvs_shell_announced(i);
 	thread.connected_at = now;
 	thread.frames.used = thread.frames.taken = 0;
 	thread.frames.expected = 0;
@@ -313,11 +316,11 @@ static void disconnect(const char *why)
 	if (nvs_link.phase != NVS_LINK_REFUSED)
 		nvs_link.phase = NVS_LINK_ABSENT;
 	for (uint32_t i = 0; i < nvs_link.gpu_count; i++)
-		nvs_link.gpus[i].announced = nvs_link.gpus[i].asked = false;
+		nvs_link.gpus[i].announced = false;
 	nvs_link_answer_all();
 	pthread_cond_broadcast(&nvs_link.changed);
 	pthread_mutex_unlock(&nvs_link.lock);
-	nvs_turn_uncontrolled();
+	nvs_shell_lost();
 	if (registered) {
 		NVS_WARN("lost the scheduler at %s (%s): running without sharing until it is back",
 			nvs_env()->socket_path, why);
@@ -431,7 +434,7 @@ static void follow(uint64_t now)
 	if (atomic_load(&nvs_link.asleep))
 		return;
 	if (nvs_link.meter_at == 0) { /* just woken */
-		thread.meter_wait = METER_FIRST_NS;
+		thread.meter_wait = NVS_PAUSE_NS;
 		thread.meter_quiet = 0;
 		nvs_link.meter_at = now + thread.meter_wait;
 	}
@@ -445,12 +448,12 @@ static void follow(uint64_t now)
 	if (!quiet && !pending)
 		nvs_gate_look_closer();
 	thread.meter_submissions = submissions;
-	if (now - thread.usage_at >= USAGE_EVERY_NS || thread.meter_quiet >= METER_QUIET_ROUNDS)
+	if (now - thread.usage_at >= USAGE_EVERY_NS || thread.meter_quiet >= NVS_QUIET_LOOKS)
 		send_usage(now);
-	uint64_t longest = nvs_gate_state() == NVS_GATE_PACED ? METER_PACED_NS : METER_LAST_NS;
+	uint64_t longest = nvs_gate_state() == NVS_GATE_PACED ? NVS_RARELY_NS : NVS_LONG_NS;
 	thread.meter_wait = thread.meter_wait * 2 < longest ? thread.meter_wait * 2 : longest;
 	nvs_link.meter_at = now + thread.meter_wait;
-	if (thread.meter_quiet >= METER_QUIET_ROUNDS)
+	if (thread.meter_quiet >= NVS_QUIET_LOOKS)
 		nvs_link_fall_asleep(submissions);
 }
 
@@ -496,10 +499,7 @@ static uint64_t do_what_is_due(void)
 		connect_scheduler(now);
 	if (nvs_link.fd >= 0)
 		announce_new();
-	uint64_t next = nvs_turn_end_due(now);
-	next = nvs_earlier(next, nvs_turn_proceed(now));
-	next = nvs_earlier(next, nvs_slice_due(now));
-	nvs_turn_ask();
+	uint64_t next = nvs_shell_round();
 	next = nvs_earlier(next, send_due_memory(now));
 	follow(now);
 	if (!atomic_load(&nvs_link.asleep))
@@ -523,5 +523,5 @@ void *nvs_link_thread(void *unused)
 void nvs_link_thread_after_fork(void)
 {
 	memset(&thread, 0, sizeof(thread));
-	nvs_turn_after_fork();
+	nvs_shell_after_fork();
 }

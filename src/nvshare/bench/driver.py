@@ -16,6 +16,7 @@ OUT_OF_MEMORY = 2
 _EVENT_BLOCKING_SYNC = 1
 _EVENT_DISABLE_TIMING = 2
 _CONTEXT_BLOCKING_SYNC = 4
+_MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _CAPTURE_THREAD = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 _BLOCK_THREADS = 256
 _GRID_BLOCKS = 8192  # enough to fill any card; the kernels stride over what is left
@@ -78,6 +79,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuLaunchKernel": (_Handle, *(_Unsigned,) * 7, _Handle, ctypes.c_void_p, ctypes.c_void_p),
 }
 _OPTIONAL: dict[str, tuple[Any, ...]] = {
+    "cuDeviceGetAttribute": (_Out, _Int, _Int),
     "cuStreamCreate": (_Out, _Unsigned),
     "cuStreamDestroy_v2": (_Handle,),
     "cuStreamBeginCapture_v2": (_Handle, _Int),
@@ -175,6 +177,12 @@ class Context:
 
     def __exit__(self, *error: object) -> None:
         self.driver.function("cuDevicePrimaryCtxRelease_v2")(self._device)
+
+    def multiprocessors(self) -> int:
+        """Of the card. ``KeyError`` where the driver does not tell."""
+        count = _Int()
+        self.driver.call("cuDeviceGetAttribute", ctypes.byref(count), _MULTIPROCESSORS, self._device)
+        return count.value
 
     def load(self, ptx: str) -> Module:
         handle = _Handle()

@@ -9,6 +9,7 @@ from typing import Annotated, Protocol
 from nvshare.bench.columns import VERDICT, Column, Compared
 from nvshare.bench.history import CardHistory
 from nvshare.bench.workloads.spec import Workload
+from nvshare.cores import Cores
 
 PLAIN = "plain"  # the mode of a run without nvshare
 
@@ -26,7 +27,7 @@ class TaskPlan:
     gpu: int = 0
     seed: int = 1
     mem_limit: int | None = None
-    core_limit: int | None = None  # percent
+    core_limit: int | Cores | None = None  # percent: a number caps
     urgent: bool = False  # high priority
     expected: str = "PASS"
     marks: int | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,44 +17,30 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from nvshare import config
 from nvshare.bench import eviction, linkspeed, mission, swap, venues
 from nvshare.bench.columns import GIB
-from nvshare.bench.compute.bench import BEGIN_SECONDS, ComputeBench, NoTorch, kit_for, scene_seconds
+from nvshare.bench.compute.bench import BEGIN_SECONDS, ComputeBench, kit_for, scene_seconds
 from nvshare.bench.compute.rows import Row as ComputeRow
 from nvshare.bench.compute.scenarios import PARTS
-from nvshare.bench.linkspeed import LinkSpeed, NotCalibrated
+from nvshare.bench.linkspeed import LinkSpeed
 from nvshare.bench.mission import Mission, Scenario
 from nvshare.bench.mission_rows import Row
 from nvshare.bench.outcome import Backend, ignore_progress
 from nvshare.bench.outcome import Progress as Told
 from nvshare.bench.processes import ProcessBackend
-from nvshare.bench.team import TeamStalled
 from nvshare.bench.worker import WorkerFailed
-from nvshare.cli.interrupts import code_of, ended_by
+from nvshare.cli.fairness import fairness_command
+from nvshare.cli.node_options import MODEL, SIM, plain_errors
 from nvshare.cli.options import SIZE, Finite, PlainGroup, Seconds, fail, only
 from nvshare.cli.results import HTML, JSON, require_apart, say, write, write_json
-from nvshare.client.connection import SchedulerError
-from nvshare.gpu.cards import NoCards
 from nvshare.gpu.profiles import Profile, parse_node
-from nvshare.gpu.sim import SimError
 from nvshare.model.run import ModelBackend
 from nvshare.report.compute import compute_table, row_line, simulated_note, verdict
 from nvshare.report.sentences import findings
 from nvshare.report.text import eviction_table, row_report, summary_table, swap_report
 
-_OUTSIDE = (SchedulerError, SimError, NoTorch, TeamStalled, NotCalibrated, mission.BaselineFailed)
 _SOLO_WALL_SECONDS = 2.5  # what a task takes alone on a simulated node, unless --shorten says otherwise
 _TURNS_WALL_SECONDS = 8.0  # the same of tasks in turns, which last at least 2 seconds of the scheduler's clock
 _SCALE_BOUNDS = (0.01, 100.0)
 _SURVIVOR_SPEED = 1.0  # of the simulated node on which speeds within a quarter of a second count
-
-
-def node_spec(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """``2xT4``, if there is such a node."""
-    if value is not None:
-        try:
-            parse_node(value)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-    return value
 
 
 def _scale(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, float]:
@@ -105,24 +90,6 @@ def progress_bars() -> Iterator[mission.Started]:
             return lambda part: bars.update(bar, completed=part)
 
         yield started
-
-
-@contextlib.contextmanager
-def plain_errors(advised_node: str = "2xT4", modelled: bool = True) -> Iterator[None]:
-    """What can go wrong outside of us, as one line and an exit code; ``advised_node`` is for those without a GPU.
-
-    A polite kill, or the end of the terminal, ends us as cleanly as Ctrl-C.
-    """
-    with ended_by(signal.SIGTERM, signal.SIGHUP):
-        try:
-            yield
-        except NoCards as error:
-            or_computed = f" or --model {advised_node} (computed)" if modelled else ""
-            fail(f"{error}. Without a GPU use --sim {advised_node} (simulated){or_computed}", 2)
-        except _OUTSIDE as error:
-            fail(str(error), 1)
-        except KeyboardInterrupt as ending:
-            fail("interrupted; nothing was left running", code_of(ending))
 
 
 def _simulated_rows(
@@ -181,22 +148,6 @@ def command() -> None:
     """
 
 
-_MODEL = click.option(
-    "--model",
-    "model_spec",
-    callback=node_spec,
-    metavar="NODE",
-    help="In virtual time, exact and deterministic, e.g. 2xT4.",
-)
-_SIM = click.option(
-    "--sim",
-    "sim_spec",
-    callback=node_spec,
-    metavar="NODE",
-    help="Real processes on a simulated node of its own, e.g. 2xT4.",
-)
-
-
 def _speed(default: float) -> Callable[[Any], Any]:
     return click.option(
         "--speed", type=Finite(0.01, 100), default=default, show_default=True, help="Of the simulated node."
@@ -204,8 +155,8 @@ def _speed(default: float) -> Callable[[Any], Any]:
 
 
 @command.command("mission")
-@_MODEL
-@_SIM
+@MODEL
+@SIM
 @_speed(10.0)
 @only("test", map(str, mission.TESTS))
 @click.option(
@@ -328,8 +279,8 @@ def _require(problem: str | None) -> None:
 
 
 @command.command("eviction")
-@_MODEL
-@_SIM
+@MODEL
+@SIM
 @_speed(1.0)
 @_card_memory("16GiB")
 @JSON
@@ -366,8 +317,8 @@ def eviction_command(
 
 
 @command.command("swap")
-@_MODEL
-@_SIM
+@MODEL
+@SIM
 @_speed(1.0)
 @_card_memory("16GiB")
 @click.option("--size", type=SIZE, default="12GiB", show_default=True, help="What each of the two tasks allocates.")
@@ -425,7 +376,7 @@ def _compute_content(bench: ComputeBench, rows: list[ComputeRow], complete: bool
 
 
 @command.command("compute")
-@_SIM
+@SIM
 @click.option("--real", is_flag=True, help="The first GPU of this machine (the default without --sim).")
 @only("part", PARTS)
 @click.option("--seconds", type=Seconds(0.2, 60), default=8.0, show_default=True, help="Length of a measured window.")
@@ -480,3 +431,6 @@ def compute_command(
         click.echo(simulated_note(venue.source))
     say(written)
     sys.exit(0 if all(row.ok is not False for row in rows) else 1)
+
+
+command.add_command(fairness_command)

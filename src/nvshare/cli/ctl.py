@@ -15,9 +15,10 @@ from rich.live import Live
 from rich.text import Text
 
 from nvshare import __version__, config
-from nvshare.cli.options import PlainGroup, fail, parse_percent
+from nvshare.cli.options import CORES_HELP, PlainGroup, fail
 from nvshare.cli.status import describe_settings, status_view
 from nvshare.client.connection import Connection, RequestRefused, SchedulerError
+from nvshare.cores import Cores
 from nvshare.gpu import sim
 
 _PERIOD = 1.0  # seconds between two looks of --watch
@@ -172,9 +173,7 @@ def _whose(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--mode", type=click.Choice(config.MODES), help="How tasks share a card.")
 @_whose
 @click.option("--mem", metavar="SIZE", help=f"Memory quota, e.g. 4GiB; {_NONE}.")
-@click.option(
-    "--cores", metavar="PERCENT", help=f"Compute quota in percent of one GPU, 1 to 99; 100: no quota; {_NONE}."
-)
+@click.option("--cores", metavar="PERCENT", help=f"Compute quota {CORES_HELP}; {_NONE}.")
 @click.option("--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks.")
 @click.pass_obj
 def set_command(socket: Path, /, mode: str | None, **options: Any) -> None:
@@ -183,6 +182,7 @@ def set_command(socket: Path, /, mode: str | None, **options: Any) -> None:
     \b
     nvsharectl set --mode concurrent
     nvsharectl set --pod default/notebook-3 --mem 4GiB --cores 30
+    nvsharectl set --pid 4711 --cores 20..50   20 % guaranteed, at most 50 %
     nvsharectl set --run 4711 --mem none
     nvsharectl set --run trial-7 --priority high
     """
@@ -229,7 +229,7 @@ def _limits(mem: str | None, cores: str | None, priority: str | None) -> dict[st
             raise click.BadParameter(f"{error}; or none", param_hint="--mem") from error
     if cores is not None:
         try:
-            limits["cores"] = None if cores == "none" else parse_percent(cores)
+            limits["cores"] = None if cores == "none" else Cores.parse(cores).plain
         except ValueError as error:
             raise click.BadParameter(f"{error}, or none", param_hint="--cores") from error
     if priority is not None:
@@ -238,15 +238,22 @@ def _limits(mem: str | None, cores: str | None, priority: str | None) -> dict[st
 
 
 def _describe_group(group: dict[str, Any]) -> str:
-    mem, cores = group.get("mem_limit"), group.get("core_limit")
-    limited = cores is not None and cores < config.CORE_BOUNDS[1]
+    mem = group.get("mem_limit")
+    quota = Cores(group.get("core_floor", 0), group.get("core_limit", Cores().cap))
     memory_from = _origin(group, "mem_limit", config.MEMORY_ANNOTATION, "--mem", config.GPU_MEMORY_LIMIT.name)
     cores_from = _origin(group, "core_limit", config.CORES_ANNOTATION, "--cores", config.GPU_CORE_LIMIT.name)
     return (
         f"{group['id']}: memory {config.format_size(mem) if mem else 'without limit'}{memory_from}, "
-        f"cores {f'{cores} %' if limited else 'without limit'}{cores_from}, "
+        f"cores {'without limit' if quota == Cores() else f'{quota} %'}{cores_from}{_unmet(group)}, "
         f"priority {group.get('priority') or 'normal'}"
     )
+
+
+def _unmet(group: dict[str, Any]) -> str:
+    """Where it is not guaranteed what it should be."""
+    floor = group.get("core_floor", 0)
+    cards = [uuid for uuid, held in group.get("core_floor_in_force", {}).items() if held < floor]
+    return f" (not guaranteed yet on {', '.join(cards)}, where other floors leave no room)" if cards else ""
 
 
 def _origin(group: dict[str, Any], field: str, annotation: str, option: str, variable: str) -> str:

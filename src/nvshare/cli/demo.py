@@ -16,7 +16,7 @@ from nvshare.bench import demo, venues
 from nvshare.bench.outcome import Progress
 from nvshare.bench.processes import ProcessBackend, Venue
 from nvshare.bench.workloads.spec import WORKLOADS
-from nvshare.cli.bench import plain_errors
+from nvshare.cli.node_options import plain_errors
 from nvshare.cli.options import PlainCommand
 from nvshare.cli.results import HTML, JSON, require_apart, say, telling, write
 from nvshare.gpu.cards import NoCards

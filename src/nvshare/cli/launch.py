@@ -19,8 +19,9 @@ import click
 
 from nvshare import config
 from nvshare.cli.interrupts import ENDING
-from nvshare.cli.options import PERCENT, SIZE, SPEED, PlainCommand, Seconds, fail
+from nvshare.cli.options import CORES, CORES_HELP, SIZE, SPEED, PlainCommand, Seconds, fail
 from nvshare.client.connection import Connection, SchedulerError
+from nvshare.cores import Cores
 from nvshare.gpu import sim
 from nvshare.launch.address import Address, Cards, find_address, find_cards
 from nvshare.launch.errors import LaunchError, NoGpu, WrongDevice
@@ -135,7 +136,7 @@ def stopping(stop: Callable[[], None]) -> Iterator[Callable[[], int | None]]:
 @click.option("--gpus", metavar="0,2|all|cpu", help="Which GPUs, by index or UUID. Default: all, else the CPU.")
 @click.option("--workers", type=click.IntRange(1, 4096), help="Workers at once. Default: one per GPU.")
 @click.option("--mem", type=SIZE, help="Memory quota of each worker on its GPU, e.g. 4GiB.")
-@click.option("--cores", type=PERCENT, help="Compute quota of each worker, 1 to 99; 100: no quota.")
+@click.option("--cores", type=CORES, help=f"Compute quota of each worker, {CORES_HELP}.")
 @click.option("--gpus-per-worker", type=click.IntRange(1, 64), default=1, show_default=True, help="Different ones.")
 @click.option("--jobs", type=click.File("r"), help="A job per line (- for standard input), see below.")
 @click.option("--journal", type=click.Path(path_type=Path, dir_okay=False), help="Remembers jobs that ended well.")
@@ -151,7 +152,7 @@ def command(
     gpus: str | None,
     workers: int | None,
     mem: int | None,
-    cores: int | None,
+    cores: Cores | None,
     gpus_per_worker: int,
     jobs: TextIO | None,
     journal: Path | None,
@@ -197,7 +198,7 @@ def command(
         raise SystemExit(_launch(Fleet(chosen.site, wish, terms), work, record, address))
 
 
-def _require_nothing_of_gpus(quotas: Mapping[str, int | None], gpus_per_worker: int) -> None:
+def _require_nothing_of_gpus(quotas: Mapping[str, object], gpus_per_worker: int) -> None:
     for option, quota in quotas.items():
         if quota is not None:
             fail(f"{option} is a quota on a GPU, and --gpus cpu leaves none: leave out one of them", 2)

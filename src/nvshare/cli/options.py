@@ -17,27 +17,28 @@ import click
 
 from nvshare import config, native
 from nvshare.cli.interrupts import INTERRUPTED, code_of, ended_by
+from nvshare.cores import Cores
 from nvshare.gpu.sim import SPEED_BOUNDS
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # what a full or broken output answers
 _HELP_ASKED_FOR = getattr(click.exceptions, "NoArgsIsHelpError", ())  # in newer releases of click only
 
 if TYPE_CHECKING:
-    _Number = click.ParamType[int]
+    _Value = click.ParamType[Any]
     _Names = click.ParamType[tuple[str, ...]]
 else:
-    _Number = _Names = click.ParamType  # generic in newer releases of click only
+    _Value = _Names = click.ParamType  # generic in newer releases of click only
 
 
-class _Parsed(_Number):
+class _Parsed(_Value):
     """What ``parse`` makes of the text; its ``ValueError`` names what is allowed."""
 
-    def __init__(self, name: str, parse: Callable[[str], int]) -> None:
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
         self.parse = parse
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
             return value
         try:
             return self.parse(value)
@@ -45,17 +46,9 @@ class _Parsed(_Number):
             self.fail(str(error), param, ctx)
 
 
-def parse_percent(text: str) -> int:
-    """A compute quota from ``30``; else ``ValueError``."""
-    low, high = config.CORE_BOUNDS
-    digits = text.lstrip("0")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(high)) and low <= int(digits) <= high):
-        raise ValueError(f"{text!r} is not a whole number from {low} to {high}")
-    return int(digits)
-
-
 SIZE = _Parsed("size", config.parse_size)
-PERCENT = _Parsed("percent", parse_percent)
+CORES = _Parsed("percent", Cores.parse)
+CORES_HELP = "in percent of one GPU (60 caps, 30..60 also guarantees 30, 30.. only guarantees), 1 to 99; 100: no quota"
 
 
 class Finite(click.FloatRange):

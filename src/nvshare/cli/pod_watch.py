@@ -39,9 +39,10 @@ def main(node: str | None, kubeconfig: Path | None, socket: Path | None, debug: 
 
     \b
     nvshare.com/gpu-memory-limit: 4Gi   of each of its GPUs
-    nvshare.com/gpu-core-limit: "30"    percent of a GPU's time
+    nvshare.com/gpu-core-limit: "60"    percent of a GPU's time, at most
+    nvshare.com/gpu-core-request: "30"  percent of a GPU's time, guaranteed
 
-    Both may change while the pod runs. A value that cannot be used changes nothing and becomes an Event of the pod.
+    All may change while the pod runs. A value that cannot be used changes nothing and becomes an Event of the pod.
     """
     environment = config.Environment()
     config.configure_logging(debug or environment.get(config.DEBUG))
@@ -58,6 +59,7 @@ def main(node: str | None, kubeconfig: Path | None, socket: Path | None, debug: 
     complaints = Complaints(api, node)
     applier = Applier(socket or config.find_socket())
     store = Store(applier.wake, complaints.complain)
+    applier.lacks_room = store.lacks_room
     _LOG.info("nvshare-pod-watch: pods of node %s", node)
     for work in (PodWatch(api, node, store).run, complaints.run):
         threading.Thread(target=_vital, args=(work,), daemon=True).start()

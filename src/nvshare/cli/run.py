@@ -15,9 +15,10 @@ from typing import Any
 import click
 
 from nvshare import config, native
-from nvshare.cli.options import PERCENT, SIZE, SPEED, fail
+from nvshare.cli.options import CORES, CORES_HELP, SIZE, SPEED, fail
 from nvshare.client.connection import Connection, OtherVersion, RequestRefused, SchedulerError
 from nvshare.client.spawn import LOG_NAME, SchedulerNotStarted, ensure_scheduler
+from nvshare.cores import Cores
 from nvshare.gpu import sim
 from nvshare.launch.address import Address, find_address
 
@@ -240,8 +241,8 @@ def _end_leftovers() -> None:
 @click.option("--mode", type=click.Choice(config.MODES), help="When a scheduler is started: how tasks share a card.")
 @click.option(
     "--cores",
-    type=PERCENT,
-    help="Compute quota of all its processes together, in percent of one GPU, 1 to 99; 100: no quota.",
+    type=CORES,
+    help=f"Compute quota of all its processes together, {CORES_HELP}.",
 )
 @click.option("--priority", type=click.Choice(config.PRIORITIES), help="high for latency-critical tasks.")
 @click.option("--name", "label", help="How nvsharectl status calls this run. Default: the command's name.")
@@ -252,7 +253,7 @@ def command(
     speed: float | None,
     card_memory: int | None,
     mode: str | None,
-    cores: int | None,
+    cores: Cores | None,
     priority: str | None,
     label: str | None,
     command: tuple[str, ...],
@@ -272,7 +273,12 @@ def command(
         fail(f"{command[0] or repr('')}: command not found", 127)
     address = scheduler_address(spec, speed)
     start_scheduler(address, card_memory, mode)
-    quotas = {"label": label or os.path.basename(command[0]), "mem": mem, "cores": cores, "priority": priority}
+    quotas = {
+        "label": label or os.path.basename(command[0]),
+        "mem": mem,
+        "cores": None if cores is None else cores.plain,
+        "priority": priority,
+    }
     variables = {**address.variables, "NVSHARE_SOCK": str(address.socket), "LD_PRELOAD": config.preload_with(library)}
     raise SystemExit(_run(command, variables, address.socket, quotas))
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nvshare import config
+from nvshare.cores import Cores
 
 Snapshot = dict[str, Any]
 _WHOLE = 100  # percent
@@ -143,20 +144,29 @@ def _compute_table(snapshot: Snapshot) -> _Fitting:
     """Compute time: the quota, what it comes to beside the others, what was delivered, what it would use alone."""
     places = _places(snapshot)
     shown = [(client, gpu) for client in snapshot["clients"] for gpu in client["gpus"]]
-    quotas = any(gpu["quota"] < _WHOLE or gpu["scaled_quota"] < gpu["quota"] for _, gpu in shown)
+    quotas = any(_quota(client, gpu) != "-" or gpu["scaled_quota"] < gpu["quota"] for client, gpu in shown)
     ranks = any(client["priority"] != "normal" for client, _ in shown)
     granted = [[">CORES", ">SCALED"]] if quotas else []
     how_it_runs = ["PRIORITY", "RUNS"] if ranks else ["RUNS"]
     figures = [[">LAST 1 s", ">10 s", ">60 s"], [">DEMAND"]]
     table = _Fitting([["CLIENT", "GPU"], [">BUSY"], *granted, *figures, how_it_runs])
     for client, gpu in shown:
-        quota = f"{gpu['quota']} %" if gpu["quota"] < _WHOLE else "-"
         scaled = f"{gpu['scaled_quota']:.1f} %" if gpu["scaled_quota"] < gpu["quota"] else "-"
         parts = [f"{part * _WHOLE:.1f} %" for part in (*gpu["delivered"], gpu["demand"])]
         how = "freely" if gpu["mode"] == "free" else f"in {gpu['mode']}"
-        cells = [client["id"], places[gpu["uuid"]], f"{gpu['occupied_s']:.1f} s", *((quota, scaled) if quotas else ())]
+        cells = [
+            client["id"],
+            places[gpu["uuid"]],
+            f"{gpu['occupied_s']:.1f} s",
+            *((_quota(client, gpu), scaled) if quotas else ()),
+        ]
         table.add(*cells, *parts, *((client["priority"],) if ranks else ()), how)
     return table
+
+
+def _quota(client: dict[str, Any], gpu: dict[str, Any]) -> str:
+    quota = Cores(client.get("core_floor", 0), gpu["quota"])
+    return "-" if quota == Cores() else f"{quota} %"
 
 
 def _lease_table(snapshot: Snapshot) -> _Fitting:
@@ -171,7 +181,7 @@ def _lease_table(snapshot: Snapshot) -> _Fitting:
             " ".join(places[uuid] for uuid in lease["gpus"]) or "-",
             lease["state"],
             config.format_size(lease["mem"]) if lease["mem"] else "-",
-            f"{lease['cores']} %" if lease["cores"] else "-",
+            f"{Cores(lease.get('core_floor', 0), lease['cores'])} %" if lease["cores"] else "-",
         )
     return table
 
@@ -207,10 +217,15 @@ def _explanations(snapshot: Snapshot) -> Iterator[str]:
         quotas = ", ".join(_set_by_operators(group))
         if quotas:
             yield f"{_group_name(group)} has {quotas} set by an operator"
+    places = _places(snapshot)
+    for group in snapshot["groups"]:
+        for uuid, held in group.get("core_floor_in_force", {}).items():
+            if held < group["core_floor"]:
+                meant = f"instead of {group['core_floor']} % on {places[uuid]}, where other floors leave no room"
+                yield f"{_group_name(group)} is guaranteed {held} % {meant}"
     for lease in snapshot["leases"]:
         if lease["reason"] is not None:
             yield f"lease {lease['id']} has ended, its place is kept: {lease['reason']}"
-    places = _places(snapshot)
     for client in snapshot["clients"]:
         for gpu in client["gpus"]:
             where = f"{client['id']} on {places[gpu['uuid']]}"
@@ -226,7 +241,7 @@ def _set_by_operators(group: dict[str, Any]) -> Iterator[str]:
     if group.get("mem_limit_from") == "operator":
         yield f"memory {config.format_size(group['mem_limit'])}"
     if group.get("core_limit_from") == "operator":
-        yield f"cores {group['core_limit']} %"
+        yield f"cores {Cores(group.get('core_floor', 0), group['core_limit'])} %"
     if group.get("priority_from") == "operator":
         yield f"priority {group['priority']}"
 

@@ -23,7 +23,7 @@ from nvshare.bench import venues
 from nvshare.bench.compute.rows import Row
 from nvshare.bench.processes import Venue
 from nvshare.cli import concurrency
-from nvshare.cli.bench import node_spec, plain_errors
+from nvshare.cli.node_options import node_spec, plain_errors
 from nvshare.cli.options import SIZE, PlainGroup, Seconds, fail, only
 from nvshare.cli.results import HTML, JSON, require_apart, say, write
 from nvshare.client.connection import SchedulerError

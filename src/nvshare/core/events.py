@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nvshare.core.policy.membership import Process
-from nvshare.core.settings import Mode, Priority, SliceEnd, SwitchTime
+from nvshare.core.settings import Cores, Mode, Priority, SliceEnd, SwitchTime
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ClientRegistered(Event):
     can_swap: bool = False
     oversize: bool = False  # it may be larger than a card
     mem_limit: int | None = None  # start values from the environment, used where the group has none
-    core_limit: int | None = None
+    core_limit: Cores | None = None
     priority: Priority = Priority.NORMAL
 
 
@@ -209,7 +209,7 @@ class RunOpened(Event):
     process: Process
     label: str = ""
     mem_limit: int | None = None
-    core_limit: int | None = None
+    core_limit: Cores | None = None
     priority: Priority | None = None
 
 
@@ -237,7 +237,7 @@ class Pod:
     name: str
     gpumem: int | None = None  # bytes, from its resources
     mem: int | None = None  # bytes, from its annotation
-    cores: int | None = None  # percent, from its annotation
+    cores: Cores | None = None  # from its annotations
 
 
 @dataclass(frozen=True)
@@ -263,9 +263,10 @@ class LimitsChanged(Event):
 
     group: str
     mem_limit: int | None = None
-    core_limit: int | None = None
+    core_limit: Cores | None = None
     priority: Priority | None = None
     clear: frozenset[str] = field(default_factory=frozenset)
+    kept: bool = False  # it was set before a restart: a floor that finds no room now waits instead of being refused
 
 
 @dataclass(frozen=True)
@@ -281,7 +282,7 @@ class LeaseRequested(Event):
     holder: Process
     label: str = ""
     mem: int | None = None  # bytes, on each of its cards
-    cores: int | None = None  # percent of each of them
+    cores: Cores | None = None  # on each of them
     count: int = 1  # different cards
     among: tuple[str, ...] | None = None  # those it may have; None: any
     held: tuple[str, ...] = ()  # what it had under an earlier scheduler and has on, or loses

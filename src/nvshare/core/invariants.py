@@ -9,12 +9,13 @@ from nvshare.core.awaited_facts import MAX_REQUESTS
 from nvshare.core.broken import InvariantBroken
 from nvshare.core.compute.invariants import COMPUTE_INVARIANTS
 from nvshare.core.compute.slices import Slices
+from nvshare.core.floors import is_on
 from nvshare.core.leases import reservable
 from nvshare.core.memory.headroom import computed_headroom, limit, oversubscribed
 from nvshare.core.memory.selection import can_ever_run, chosen, is_contended, is_overtaken
 from nvshare.core.memory.turns import Turns
 from nvshare.core.policy.membership import pod_group
-from nvshare.core.policy.placement import WHOLE
+from nvshare.core.policy.placement import WHOLE, floor_of, reserved
 from nvshare.core.settings import Mode
 from nvshare.core.state import Attachment, Client, GpuState, Lease, Node, Reserved, Standing
 
@@ -302,7 +303,32 @@ def _first_lease_waits_for_room(node: Node, turns: Turns) -> Iterator[str]:
 def _has_room(node: Node, gpu: GpuState, lease: Lease) -> bool:
     context = gpu.largest_context if gpu.declared is None else 0
     size = 0 if lease.mem is None else min(lease.mem + context, reservable(node, gpu))
-    return gpu.reserved.cores + (lease.cores or 0) <= WHOLE and gpu.reserved.bytes + size <= reservable(node, gpu)
+    floors = sum(group.floor_on(gpu.uuid) for group in node.groups.values())
+    return (
+        gpu.reserved.cores + reserved(lease.cores) <= WHOLE
+        and gpu.reserved.bytes + size <= reservable(node, gpu)
+        and floors + floor_of(lease.cores) <= WHOLE
+    )
+
+
+def _floors_fit(node: Node, turns: Turns) -> Iterator[str]:
+    """Floors in force add up to at most a card, and a floor waits only while the whole of it finds no room."""
+    for gpu in node.gpus.values():
+        floors = {name: group.floor_on(gpu.uuid) for name, group in node.groups.items()}
+        left = WHOLE - sum(floors.values())
+        if left < 0:
+            yield f"{gpu.uuid}: floors in force come to {WHOLE - left}%: {floors}"
+        for name, group in node.groups.items():
+            missing = group.cores.floor - floors[name]
+            if group.cards[gpu.uuid] and gpu.claimants.get(name) is not group:
+                yield f"{name} has clients on {gpu.uuid} and does not count there"
+            if missing < 0 or (floors[name] and name not in gpu.claimants):
+                yield f"{name} has a floor of {floors[name]}% on {gpu.uuid} and asks for {group.cores}"
+            if name in gpu.claimants and 0 < missing <= left:
+                yield f"{name} waits for {missing}% more of {gpu.uuid}, and {left}% is left"
+        for group in gpu.claimants.values():
+            if not is_on(node, group, gpu):
+                yield f"{group.id} counts on {gpu.uuid} and is not there"
 
 
 def _waits_end(node: Node, turns: Turns) -> Iterator[str]:
@@ -364,6 +390,7 @@ INVARIANTS = {
     "turns end": _turns_end,
     "gangs drain together": _gangs_complete,
     "leases fit": _leases_fit,
+    "floors fit": _floors_fit,
     "the first lease waits for room only": _first_lease_waits_for_room,
     "waits for facts end": _waits_end,
     "waits for facts are needed": _waits_are_needed,

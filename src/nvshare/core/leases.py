@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from nvshare.core import events
 from nvshare.core.commands import GroupAppeared, LeaseGranted, LeaseRefused, LeasesAwaitedNoMore, Level, Log
-from nvshare.core.limits import CORE_LIMITS, Limits
+from nvshare.core.floors import Floors
+from nvshare.core.limits import Limits
 from nvshare.core.members import Members
-from nvshare.core.policy.placement import Load, never, place
+from nvshare.core.policy.placement import Load, never, place, reserved
 from nvshare.core.settings import SIZE_MAX
 from nvshare.core.state import GpuState, Lease, Node, Reserved
 
@@ -22,8 +23,9 @@ GRACE = 1.0  # seconds after a restart in which those who held a lease come back
 
 
 class Leases:
-    def __init__(self, node: Node, limits: Limits, members: Members) -> None:
+    def __init__(self, node: Node, limits: Limits, members: Members, floors: Floors) -> None:
         self.node = node
+        self.floors = floors
         self.limits = limits
         self.members = members
 
@@ -75,8 +77,8 @@ class Leases:
             return
         else:
             self._close(lease)
-            for uuid, reserved in lease.reserved.items():
-                _book(self.node.gpus[uuid].reserved, reserved, -1)
+            for uuid, taken in lease.reserved.items():
+                _book(self.node.gpus[uuid].reserved, taken, -1)
             del self.node.leases[lease.id]
             self._log(Level.DEBUG, f"Released lease {lease.id}")
         self.serve()
@@ -93,8 +95,8 @@ class Leases:
             return f"lease {event.lease} is held or waited for already"
         if event.mem is not None and not 0 < event.mem <= SIZE_MAX:
             return f"{event.mem} bytes are not a memory quota: between 1 and {SIZE_MAX}"
-        if event.cores is not None and event.cores not in CORE_LIMITS:
-            return f"{event.cores}% is not a compute quota: between 1% and 100%"
+        if event.cores is not None and not event.cores.allowed:
+            return f"{event.cores}% is not a compute quota: between 1% and 100%, the floor at most the cap"
         if event.count < 1:
             return f"{event.count} GPUs are asked for: at least 1"
         named = (*(event.among or ()), *event.held)
@@ -112,7 +114,7 @@ class Leases:
         """What was held under an earlier scheduler is held on, if nobody else has got it meanwhile."""
         in_line = () if self.node.leases_awaited is not None else self.node.lease_queue.values()
         overtaken = any(set(held) & set(waiting.among) for waiting in in_line)
-        fits = all(self._load(self.node.gpus[uuid]).fits(lease.mem, lease.cores) for uuid in held)
+        fits = all(self._load(self.node.gpus[uuid]).has_place(lease.mem, lease.cores) for uuid in held)
         if overtaken or not fits:
             self._refuse(lease.id, f"lease {lease.id} is lost: its place on {', '.join(held)} was given to others")
             return
@@ -144,21 +146,35 @@ class Leases:
     def _grant(self, lease: Lease, cards: tuple[str, ...]) -> None:
         for uuid in cards:
             gpu = self.node.gpus[uuid]
-            reserved = Reserved(lease.cores or 0, self._load(gpu).footprint(lease.mem), 1)
-            lease.reserved[uuid] = reserved
-            _book(gpu.reserved, reserved, 1)
+            taken = Reserved(reserved(lease.cores), self._load(gpu).footprint(lease.mem), 1)
+            lease.reserved[uuid] = taken
+            _book(gpu.reserved, taken, 1)
         self.limits.open(lease.group, lease.label, lease.mem, lease.cores, None)
         self.members.open_lease(lease)
-        self.node.commands.append(LeaseGranted(lease.id, cards, lease.group, self.members.instead_of_lease(lease)))
+        inside = self.members.instead_of_lease(lease)
+        if inside is None:
+            self._claim(lease)
+        self.node.commands.append(LeaseGranted(lease.id, cards, lease.group, inside))
         self.node.commands.append(GroupAppeared(lease.group, lease.pid))
         self.members.gather(lease.pid)
         self._log(Level.DEBUG, f"Granted lease {lease.id} on {', '.join(cards)}")
 
+    def _claim(self, lease: Lease) -> None:
+        """Its floor counts from now on, before a process of it is there."""
+        for uuid in lease.reserved:
+            self.floors.arrive(self.node.groups[lease.group], self.node.gpus[uuid])
+            self.floors.settle_card(self.node.gpus[uuid])
+
     def _load(self, gpu: GpuState) -> Load:
         load = Load(capacity=reservable(self.node, gpu), context=gpu.largest_context if gpu.declared is None else 0)
-        reserved = gpu.reserved
+        booked, floors = gpu.reserved, sum(group.floor_on(gpu.uuid) for group in gpu.claimants.values())
         return replace(
-            load, cores=reserved.cores, bytes=reserved.bytes, leases=reserved.leases, clients=len(gpu.attachments)
+            load,
+            cores=booked.cores,
+            bytes=booked.bytes,
+            leases=booked.leases,
+            clients=len(gpu.attachments),
+            floors=floors,
         )
 
     def _refuse(self, lease: str, reason: str) -> None:
@@ -175,7 +191,7 @@ def reservable(node: Node, gpu: GpuState) -> int:
     return gpu.total * (100 - node.settings.reserve_percent) // 100
 
 
-def _book(sums: Reserved, reserved: Reserved, sign: int) -> None:
-    sums.cores += sign * reserved.cores
-    sums.bytes += sign * reserved.bytes
+def _book(sums: Reserved, taken: Reserved, sign: int) -> None:
+    sums.cores += sign * taken.cores
+    sums.bytes += sign * taken.bytes
     sums.leases += sign

@@ -2,8 +2,9 @@
 
 It never raises on an event: what concerns an unknown client or card is ignored with a log line, and a client that
 breaks the rules is expelled with a reason. ``selection.py`` says whose turn it is, ``turns.py`` carries it out,
-``residency.py`` whose memory is on the cards, ``ledger.py`` books it, ``limits.py`` keeps quotas,
-``leases.py`` reservations, ``members.py`` who belongs to which group, ``awaited_facts.py`` what waits for facts.
+``residency.py`` whose memory is on the cards, ``ledger.py`` books it, ``limits.py`` keeps quotas, ``floors.py`` says
+what is guaranteed on each card, ``leases.py`` keeps reservations, ``members.py`` who belongs to which group,
+``awaited_facts.py`` what waits for facts.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from nvshare.core.commands import (
     WakeAt,
 )
 from nvshare.core.compute.slices import Slices
+from nvshare.core.floors import Floors
 from nvshare.core.invariants import check
 from nvshare.core.leases import Leases
 from nvshare.core.limits import Limits
@@ -50,10 +52,11 @@ class Scheduler:
         self._node = Node(settings)
         self._turns = Turns(self._node)
         self._slices = Slices(self._node)
-        self._limits = Limits(self._node)
+        self._floors = Floors(self._node)
+        self._limits = Limits(self._node, self._floors)
         self._wake: float | None = None
         self._members = Members(self._node)
-        self._leases = Leases(self._node, self._limits, self._members)
+        self._leases = Leases(self._node, self._limits, self._members, self._floors)
         self._awaited = AwaitedFacts(self._node)
         self._handlers: dict[type[events.Event], Callable[[Any], None]] = {
             events.GpuAdded: self._gpu_added,
@@ -100,9 +103,20 @@ class Scheduler:
         self._handlers[type(event)](event)
         if self._awaited.is_due():
             self._wait_no_longer()
+        self._settle_floors()
         self._settle()
         self._set_wake()
         return commands
+
+    def _settle_floors(self) -> None:
+        """Bring floors into force where there is room, then serve leases that waited for it."""
+        freed = True
+        while freed:
+            changed, freed = self._floors.settle()
+            if changed:
+                self._slices.quotas_changed(*changed)
+            if freed:
+                self._leases.serve()
 
     def _settle(self) -> None:
         """Compute what follows from the event until nothing changes. Credit is looked at again once turns and slices
@@ -146,6 +160,11 @@ class Scheduler:
     def has_group(self, name: str) -> bool:
         """Whether a group has clients or is open."""
         return name in self._node.groups
+
+    def why_without_floor(self, group: str) -> str | None:
+        """Why a group is not guaranteed its floor on all of its cards, in words; None: it is, or is not there."""
+        found = self._node.groups.get(group)
+        return None if found is None else self._floors.shortage(found)
 
     def share(self, process: Process, gpu: str) -> Share | None:
         """What the task around a process has of a card; cheap. The process need not be a client."""
@@ -299,6 +318,7 @@ class Scheduler:
             gpu = self._node.gpus[held.gpu]
             attachment = client.gpus[gpu.uuid] = gpu.attachments[client.id] = Attachment(client, gpu)
             client.group.cards[gpu.uuid] += 1
+            self._floors.arrive(client.group, gpu)
             attachment.measured_at = client.active(self._node.now)
             attachment.compute.delivered.note(self._node.now, 0.0)
             attachment.asked_memory = held.allocated > 0
@@ -491,9 +511,11 @@ class Scheduler:
         else:
             self._use(settings)
 
-    def why_unchanged(self, event: events.SettingsChanged) -> str | None:
-        """Why the settings would stay as they are, all of them, for whoever wants to change them; None: they would
-        not. Changes nothing."""
+    def why_unchanged(self, event: events.SettingsChanged | events.LimitsChanged) -> str | None:
+        """Why the settings or limits would stay as they are, all of them, for whoever wants to change them; None: they
+        would not. Changes nothing."""
+        if isinstance(event, events.LimitsChanged):
+            return self._limits.why_unchanged(event)
         try:
             self._node.settings.changed(**_changes(event))
             self._check_anti_thrash(event.anti_thrash)
@@ -566,7 +588,7 @@ class Scheduler:
             self._slices.group_left(group)
 
     def _limits_changed(self, event: events.LimitsChanged) -> None:
-        self._limits.change(event.group, event.mem_limit, event.core_limit, event.priority, event.clear)
+        self._limits.change(event)
         self._quotas_changed()
 
     def _quotas_changed(self, *groups: Group) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
+from nvshare.cores import Cores as Cores  # noqa: PLC0414 (the core knows it from here)
+
 QUANTUM_MIN = 1.0  # seconds; a fixed quantum lies between this and max_runtime
 MAX_RUNTIME_MIN = 10.0  # seconds
 MAX_GPUS = 16  # that one client may have attached
@@ -40,14 +42,6 @@ class DenyReason(enum.IntEnum):
     QUOTA = 1
     CARD = 2
     HOST = 3
-
-
-@dataclass(frozen=True)
-class Cores:
-    """A compute quota, in percent of one card: what is guaranteed, and what is the most."""
-
-    floor: int = 0
-    cap: int = 100
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,7 @@ class ClientGpuView:
     mode: str  # "free", "compute turns" or "memory turns"
     kind: str  # as measured: "busy", "launch-bound" or "unknown"
     quota: int  # percent of the card's time, of its group
+    floor_in_force: int  # percent of the card's time that its group is guaranteed; below ``core_floor`` without room
     scaled_quota: float  # the same, scaled to what the active groups leave
     delivered: tuple[float, ...]  # part of the last 1, 10 and 60 s in which it had unfinished work there
     waiting_for_turn: str | None  # in words: why it has no compute slice although it asks for one
@@ -104,6 +105,7 @@ class ClientView:
     priority: str
     mem_limit: int | None
     core_limit: int
+    core_floor: int
     state: str
     gpus: tuple[ClientGpuView, ...]
 
@@ -115,6 +117,8 @@ class GroupView:
     mem_limit: int | None
     mem_limit_from: str | None  # "annotation", "operator", "gpumem" (of pods), "run" (or lease), "environment"
     core_limit: int
+    core_floor: int
+    core_floor_in_force: dict[str, int]  # by card; less than ``core_floor`` where other floors leave no room
     core_limit_from: str | None
     priority: str
     priority_from: str | None
@@ -142,6 +146,7 @@ class LeaseView:
     gpus: tuple[str, ...]
     mem: int | None
     cores: int | None
+    core_floor: int
     count: int
     denied: DeniedView | None
 
@@ -260,6 +265,7 @@ def _client(node: Node, client: Client, now: float) -> ClientView:
         priority=group.rank.name.lower(),
         mem_limit=group.mem_limit.effective,
         core_limit=group.core_percent,
+        core_floor=group.cores.floor,
         state=_state(node, client),
         gpus=tuple(_client_gpu(node, attachment, now) for attachment in client.gpus.values()),
     )
@@ -296,6 +302,7 @@ def _client_gpu(node: Node, attachment: Attachment, now: float) -> ClientGpuView
         mode=_mode(node, attachment),
         kind=attachment.compute.kind.value,
         quota=attachment.client.group.core_percent,
+        floor_in_force=attachment.client.group.floor_on(attachment.gpu.uuid),
         scaled_quota=round(_scaled_quota(attachment), 1),
         delivered=tuple(round(attachment.compute.delivered.over(seconds, now), 4) for seconds in WINDOWS),
         waiting_for_turn=_waiting_for_slice(attachment, now),
@@ -371,12 +378,18 @@ def _group(group: Group) -> GroupView:
         mem_limit=group.mem_limit.effective,
         mem_limit_from=_origin(group, group.mem_limit),
         core_limit=group.core_percent,
+        core_floor=group.cores.floor,
+        core_floor_in_force=_floors(group),
         core_limit_from=_origin(group, group.core_limit),
         priority=group.rank.name.lower(),
         priority_from=_origin(group, group.priority),
         clients=_ids(group.clients),
         allocated=dict(group.allocated),
     )
+
+
+def _floors(group: Group) -> dict[str, int]:
+    return {uuid: group.floor_on(uuid) for uuid in dict.fromkeys((*group.cards, *group.floors))}
 
 
 def _origin(group: Group, layers: Layers[Any]) -> str | None:
@@ -397,7 +410,8 @@ def _lease(node: Node, lease: Lease) -> LeaseView:
         reason=lease.quarantine,
         gpus=tuple(lease.reserved),
         mem=lease.mem,
-        cores=lease.cores,
+        cores=None if lease.cores is None else lease.cores.cap,
+        core_floor=0 if lease.cores is None else lease.cores.floor,
         count=lease.count,
         denied=None
         if denied is None

@@ -21,7 +21,7 @@ from nvshare.core.policy.precedence import Layers
 from nvshare.core.settings import SIZE_MAX, Cores, DenyReason, Priority, Settings
 
 STORY_LENGTH = 40  # events remembered for the message of a broken invariant
-CORE_LIMIT_DEFAULT = 100
+UNLIMITED = Cores()
 DEMAND_UNKNOWN = 1.0  # of a client that was not measured yet
 NO_TARGET = SIZE_MAX  # the target of a client that was never sent one: all that it is granted
 
@@ -205,7 +205,7 @@ class Client:
 class Reserved:
     """What leases have reserved of one card: percent of its time, bytes, and how many leases there are."""
 
-    cores: int = 0
+    cores: int = 0  # the floor of each, without one its cap
     bytes: int = 0
     leases: int = 0
 
@@ -218,7 +218,7 @@ class Lease:
     label: str
     holder: Process
     mem: int | None
-    cores: int | None
+    cores: Cores | None
     count: int  # cards
     among: tuple[str, ...]  # those it may have
     reserved: dict[str, Reserved] = field(default_factory=dict)  # by card
@@ -285,6 +285,7 @@ class GpuState:
     last_switch: Switch | None = None
     compute: CardCompute = field(default_factory=CardCompute)
     reserved: Reserved = field(default_factory=Reserved)  # by leases
+    claimants: dict[str, Group] = field(default_factory=dict)  # groups that are here, in order of arrival
 
     def changed(self) -> None:
         """Bytes, standings or clients on this card changed: what follows from them has to be computed anew."""
@@ -315,10 +316,12 @@ class Group:
     pod: tuple[str, str] | None = None  # namespace and name, of a pod that the Kubernetes API has told of
     opened: bool = False  # it outlives its clients
     mem_limit: Layers[int] = field(default_factory=Layers)
-    core_limit: Layers[int] = field(default_factory=Layers)
+    core_limit: Layers[Cores] = field(default_factory=Layers)
     priority: Layers[Priority] = field(default_factory=Layers)
     clients: dict[int, Client] = field(default_factory=dict)
     cards: Counter[str] = field(default_factory=Counter)  # how many of its clients use each; none without
+    floors: dict[str, int] = field(default_factory=dict)  # percent in force, by card
+    missed: dict[str, int] = field(default_factory=dict)  # by card: a floor that found no room there, as was logged
     allocated: dict[str, int] = field(default_factory=dict)  # bytes of all its clients, by card
     denied: Denied | None = None  # the last request of its clients that was refused
 
@@ -328,17 +331,17 @@ class Group:
         return self.pod is not None and self.opened
 
     @property
-    def core_percent(self) -> int:
-        value = self.core_limit.effective
-        return CORE_LIMIT_DEFAULT if value is None else value
+    def cores(self) -> Cores:
+        return self.core_limit.effective or UNLIMITED
 
     @property
-    def cores(self) -> Cores:
-        return Cores(0, self.core_percent)
+    def core_percent(self) -> int:
+        """Its cap."""
+        return self.cores.cap
 
     def floor_on(self, gpu: str) -> int:
-        """The percent of this card's time that the group is guaranteed."""
-        return self.cores.floor
+        """The floor in force on this card, in percent; less than ``cores.floor`` where other floors leave no room."""
+        return self.floors.get(gpu, 0)
 
     @property
     def rank(self) -> Priority:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import re
@@ -11,7 +12,7 @@ from typing import Any
 from nvshare.config import CORE_BOUNDS, MAX_SIZE, MODES, PRIORITIES, QUANTUM_BOUNDS, SIZE_FORMS, SWITCH_TIMES
 from nvshare.core import events
 from nvshare.core.policy.membership import Process
-from nvshare.core.settings import Mode, Priority, SwitchTime
+from nvshare.core.settings import Cores, Mode, Priority, SwitchTime
 from nvshare.daemon.translate import printable
 
 OPERATIONS = ("status", "set", "limit", "reset", "run", "lease", "pods")
@@ -77,11 +78,34 @@ def memory(request: Request, name: str = "mem") -> int | None:
     return value
 
 
-def cores(request: Request) -> int | None:
-    """Percent of one GPU, or None."""
-    value = _number(request, "cores", *CORE_BOUNDS, "percent of one GPU")
+def cores(request: Request) -> Cores | None:
+    """A number, which is the cap, or text such as ``30..60``; or None."""
+    value = request.get("cores")
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, (int, str)):
+        with contextlib.suppress(ValueError):
+            return Cores.of(value)
+    low, high = CORE_BOUNDS
+    raise ControlError(f'cores is a number from {low} to {high} (percent of one GPU), or text: "30..60" or "30.."')
+
+
+def cap(request: Request) -> int | None:
+    """The ``cores`` of a pod: percent of one GPU, or None."""
+    return _percent(request, "cores")
+
+
+def floor(request: Request) -> int | None:
+    """The ``core_floor`` of a pod: percent of one GPU, or None."""
+    return _percent(request, "core_floor")
+
+
+def _percent(request: Request, name: str) -> int | None:
+    value = _number(request, name, *CORE_BOUNDS, "percent of one GPU")
     if value is not None and value != int(value):
-        raise ControlError(f"cores is a whole number from {CORE_BOUNDS[0]} to {CORE_BOUNDS[1]} (percent of one GPU)")
+        raise ControlError(f"{name} is a whole number from {CORE_BOUNDS[0]} to {CORE_BOUNDS[1]} (percent of one GPU)")
     return None if value is None else int(value)
 
 

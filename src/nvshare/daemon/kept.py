@@ -14,7 +14,7 @@ from typing import Any
 from nvshare.config import MODES, QUANTUM_BOUNDS
 from nvshare.core.events import LimitsChanged, SettingsChanged
 from nvshare.core.limits import FIELDS
-from nvshare.core.settings import Mode, Priority, SwitchTime
+from nvshare.core.settings import Cores, Mode, Priority, SwitchTime
 from nvshare.daemon import control
 
 Value = str | bool | float | None
@@ -39,7 +39,7 @@ class Quotas:
     """What an operator set for a group; None: nothing."""
 
     mem: int | None = None
-    cores: int | None = None
+    cores: Cores | None = None
     priority: Priority | None = None
 
     @property
@@ -64,7 +64,7 @@ class Quotas:
         """What brings a group to these, and to nothing else that an operator set."""
         given = {"mem_limit": self.mem, "core_limit": self.cores, "priority": self.priority}
         clear = FIELDS.intersection(name for name, value in given.items() if value is None)
-        return LimitsChanged(now, group, self.mem, self.cores, self.priority, clear)
+        return LimitsChanged(now, group, self.mem, self.cores, self.priority, clear, kept=True)
 
     def __str__(self) -> str:
         mem = [] if self.mem is None else [f"memory {self.mem // MIB} MB"]
@@ -121,7 +121,7 @@ def line(entry: Entry) -> str:
             "group": entry.group,
             "process": None if entry.owner is None else vars(entry.owner),
             "mem": quotas.mem,
-            "cores": quotas.cores,
+            "cores": None if quotas.cores is None else quotas.cores.plain,
             "priority": None if quotas.priority is None else quotas.priority.name.lower(),
         }
     return json.dumps(said) + "\n"

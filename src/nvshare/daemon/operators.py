@@ -123,6 +123,9 @@ class OperatorDesk:
         self.require(connection)
         group = self._named(target)
         event = control.limits_change(self._daemon.now(), group, request)
+        reason = self._core.why_unchanged(event)
+        if reason is not None:
+            raise control.ControlError(reason)
         self._daemon.dispatch(event)
         return {"group": self._shown([group])["groups"][0], "unkept": self._note(event)}
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from nvshare.core import events
 from nvshare.core.events import Pod
+from nvshare.core.policy.membership import pod_group
+from nvshare.core.settings import Cores
 from nvshare.daemon import control
 from nvshare.daemon.keptfile import KeptFile
 from nvshare.daemon.translate import printable
@@ -68,13 +70,29 @@ def _read(entry: Any) -> Pod:
         _text(entry, "name", _NAME),
         control.memory(entry, "gpumem"),
         control.memory(entry, "mem"),
-        control.cores(entry),
+        _quota(control.floor(entry), control.cap(entry)),
     )
 
 
 def _line(pod: Pod) -> str:
     """Of the file: as the pod is told."""
-    return json.dumps(vars(pod)) + "\n"
+    floor, cap = _parts(pod.cores)
+    return json.dumps({**vars(pod), "cores": cap, "core_floor": floor}) + "\n"
+
+
+def _parts(cores: Cores | None) -> tuple[int | None, int | None]:
+    """The floor and the cap, each None where no annotation says it."""
+    if cores is None:
+        return None, None
+    return cores.floor or None, None if cores.floor and cores.cap == Cores().cap else cores.cap
+
+
+def _quota(floor: int | None, cap: int | None) -> Cores | None:
+    """What two annotations come to. A floor above the cap counts as none."""
+    if floor is None and cap is None:
+        return None
+    cap = Cores().cap if cap is None else cap
+    return Cores(0 if floor is None or floor > cap else floor, cap)
 
 
 def _text(entry: dict[str, Any], name: str, form: re.Pattern[str]) -> str:
@@ -128,11 +146,18 @@ class PodDesk:
             for _ in steps:
                 self._daemon.loop.call_later(0, self._step, connection, steps)
                 return
-            answer = control.reply(pods=len(self._known))
+            lack_room = self._lack_room()
+            answer = control.reply(pods=len(self._known), **({"lack_room": lack_room} if lack_room else {}))
         except control.ControlError as error:
             answer = control.refusal(error)
         connection.send(wire.ControlReply(answer))
         connection.continue_reading()
+
+    def _lack_room(self) -> dict[str, str]:
+        """By uid why a pod is not guaranteed what its annotation asks for."""
+        asking = (uid for uid, pod in self._known.items() if pod.cores is not None and pod.cores.floor)
+        reasons = ((uid, self._daemon.core.why_without_floor(pod_group(uid))) for uid in asking)
+        return {uid: reason for uid, reason in reasons if reason is not None}
 
     def _steps(self, connection: ClientConnection, update: Update) -> Iterator[None]:
         """Read all of it, then carry it out; only what changed goes to the core."""
@@ -169,8 +194,11 @@ class PodDesk:
         before = self._known.get(told.uid)
         if before is None:
             return told
+        (floor, cap), (floor_before, cap_before) = _parts(told.cores), _parts(before.cores)
         return replace(
-            told, mem=told.mem if "mem" in names else before.mem, cores=told.cores if "cores" in names else before.cores
+            told,
+            mem=told.mem if "mem" in names else before.mem,
+            cores=_quota(floor if "core_floor" in names else floor_before, cap if "cores" in names else cap_before),
         )
 
     def _not_listed(self, connection: ClientConnection, pods: list[Pod], more: bool) -> set[str]:

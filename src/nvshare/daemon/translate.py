@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from nvshare.core import commands, events
 from nvshare.core.policy.membership import Process
-from nvshare.core.settings import Priority, SliceEnd
+from nvshare.core.settings import Cores, Priority, SliceEnd
 from nvshare.wire import messages as wire
 
 _MAX_U32 = 0xFFFFFFFF
@@ -48,9 +48,16 @@ def registration(now: float, message: wire.Register, client: int, process: Proce
         can_swap=bool(message.flags & wire.FLAG_CAN_SWAP),
         oversize=bool(message.flags & wire.FLAG_OVERSIZE),
         mem_limit=message.mem_limit or None,
-        core_limit=message.core_limit or None,
+        core_limit=_cores(message),
         priority=Priority.HIGH if message.priority else Priority.NORMAL,
     )
+
+
+def _cores(message: wire.Register) -> Cores | None:
+    """What the environment of a client says; what it must not say the core ignores, with a warning."""
+    if not message.core_limit and not message.core_floor:
+        return None
+    return Cores(message.core_floor, message.core_limit or Cores().cap)
 
 
 def _gpu(index: int, gpus: Sequence[str]) -> str:

@@ -4,6 +4,7 @@
         subprocess.run(["python", "trial.py"], env=place.env(), check=True)
     with GpuPool(12, mem="4GiB", cores=25) as pool:       # concurrent.futures, one interpreter and lease per worker
         results = list(pool.map(trial, range(100)))
+    with lease(cores="30..60") as place: ...              # 30 % guaranteed, at most 60 %; also Cores(30, 60)
     run(["python", "train.py"], mem="4GiB", log="train.log").code
     check()                                               # inside a worker: sees what its lease says, or WrongDevice
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from nvshare.launch.errors import WorkerKilled as WorkerKilled
     from nvshare.launch.errors import WorkerTimeout as WorkerTimeout
     from nvshare.launch.errors import WrongDevice as WrongDevice
+    from nvshare.launch.leasing import Cores as Cores
     from nvshare.launch.leasing import Lease as Lease
     from nvshare.launch.leasing import alease as alease
     from nvshare.launch.leasing import lease as lease
@@ -55,7 +57,7 @@ _HOMES = {
         "WorkerTimeout",
         "WrongDevice",
     ),
-    "leasing": ("Lease", "alease", "lease"),
+    "leasing": ("Cores", "Lease", "alease", "lease"),
     "pool": ("GpuPool",),
     "running": ("Finished", "run"),
 }

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from nvshare import config
 from nvshare.client.connection import Connection, NoScheduler, RequestRefused, SchedulerError
+from nvshare.cores import Cores as Cores  # noqa: PLC0414 (others know it from here)
 from nvshare.launch.address import Address, Cards, find_address, find_cards
 from nvshare.launch.errors import LaunchError, LeaseLost, LeaseRefused, LeaseTimeout, NoGpu
 from nvshare.launch.orders import Wish, cpu_environment, lease_environment, warn_if_inside
@@ -38,20 +39,24 @@ def size_of(mem: int | str | None) -> int | None:
 
 
 def wish_for(
-    mem: int | str | None, cores: int | None, gpus: int = 1, label: str = "", timeout: float | None = None
+    mem: int | str | None, cores: Cores | int | str | None, gpus: int = 1, label: str = "", timeout: float | None = None
 ) -> Wish:
     """A checked wish. ``ValueError`` names what is allowed."""
     size = size_of(mem)
     if size is not None and not 0 < size <= config.MAX_SIZE:
         raise ValueError(f"mem {mem!r} is not a usable size: {config.SIZE_FORMS}")
-    low, high = config.CORE_BOUNDS
-    if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or not low <= cores <= high):
-        raise ValueError(f"cores {cores!r} is not a whole number from {low} to {high} (percent of one GPU)")
     if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 0:
         raise ValueError(f"gpus {gpus!r} is not a number of GPUs: 0 (the CPU only) or more")
     if timeout is not None and timeout < 0:
         raise ValueError(f"timeout {timeout!r} is not a number of seconds")
-    return Wish(size, cores, gpus, (), label, timeout)
+    return Wish(size, _cores_of(cores), gpus, (), label, timeout)
+
+
+def _cores_of(cores: Cores | int | str | None) -> Cores | None:
+    try:
+        return None if cores is None else Cores.of(cores)
+    except ValueError as error:
+        raise ValueError(f"cores: {error}") from None
 
 
 def find_site(wish: Wish, on_no_gpu: OnNoGpu = "error", address: Address | None = None) -> Site:
@@ -96,8 +101,9 @@ class Lease:
         return self._wish.mem
 
     @property
-    def cores(self) -> int | None:
-        return self._wish.cores
+    def cores(self) -> int | str | None:
+        """The cap, or text such as ``30..60`` where something is guaranteed."""
+        return None if self._wish.cores is None else self._wish.cores.plain
 
     @property
     def lost(self) -> str | None:
@@ -179,7 +185,7 @@ class Lease:
 @contextlib.contextmanager
 def lease(
     mem: int | str | None = None,
-    cores: int | None = None,
+    cores: Cores | int | str | None = None,
     gpus: int = 1,
     timeout: float | None = None,
     *,
@@ -188,9 +194,10 @@ def lease(
 ) -> Iterator[Lease]:
     """A place on the least loaded GPU (or on several) for the processes that this one starts with ``lease.env()``.
 
-    ``mem`` ("4GiB" or bytes) and ``cores`` (percent) are quotas on each of its GPUs, for all its processes together.
-    Ends with the block, or with this process. ``LeaseTimeout`` when it is not granted within ``timeout`` seconds,
-    ``LeaseRefused`` when it never can be, ``NoGpu`` when there is no GPU (see ``on_no_gpu``).
+    ``mem`` ("4GiB" or bytes) and ``cores`` (percent: 60 caps, "30..60" also guarantees 30) are quotas on each of its
+    GPUs, for all its processes together. Ends with the block, or with this process. ``LeaseTimeout`` when it is not
+    granted within ``timeout`` seconds, ``LeaseRefused`` when it never can be, ``NoGpu`` when there is no GPU (see
+    ``on_no_gpu``).
     """
     held = _prepare(mem, cores, gpus, timeout, label, on_no_gpu)
     try:
@@ -203,7 +210,7 @@ def lease(
 @contextlib.asynccontextmanager
 async def alease(
     mem: int | str | None = None,
-    cores: int | None = None,
+    cores: Cores | int | str | None = None,
     gpus: int = 1,
     timeout: float | None = None,
     *,
@@ -228,7 +235,12 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
 
 
 def _prepare(
-    mem: int | str | None, cores: int | None, gpus: int, timeout: float | None, label: str, on_no_gpu: OnNoGpu
+    mem: int | str | None,
+    cores: Cores | int | str | None,
+    gpus: int,
+    timeout: float | None,
+    label: str,
+    on_no_gpu: OnNoGpu,
 ) -> Lease:
     wish = wish_for(mem, cores, gpus, label, timeout)
     return Lease(find_site(wish, on_no_gpu), wish)

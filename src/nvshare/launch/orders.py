@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nvshare import config, native
+from nvshare.cores import Cores
 from nvshare.launch.address import PACKAGE_PARENT, Address, Cards
 from nvshare.wire import messages as wire
 
@@ -29,7 +30,7 @@ class Wish:
     """A lease to ask for. ``among``: the cards it may be on; empty: no lease and no GPU, the CPU only."""
 
     mem: int | None = None
-    cores: int | None = None
+    cores: Cores | None = None
     gpus: int = 1
     among: tuple[str, ...] = ()
     label: str = ""
@@ -39,7 +40,7 @@ class Wish:
         """The scheduler's request."""
         return {
             "mem": self.mem,
-            "cores": self.cores,
+            "cores": None if self.cores is None else self.cores.plain,
             "gpus": self.gpus,
             "among": list(self.among),
             "label": self.label[:64],

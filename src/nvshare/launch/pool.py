@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import spawn
 from typing import IO, Any, TypeVar
 
+from nvshare.cores import Cores
 from nvshare.launch import worker
 from nvshare.launch.address import Address
 from nvshare.launch.errors import LaunchError, LeaseLost, WorkerKilled, WorkerTimeout
@@ -155,7 +156,7 @@ class GpuPool(Executor):
         self,
         workers: int,
         mem: int | str | None = None,
-        cores: int | None = None,
+        cores: Cores | int | str | None = None,
         *,
         gpus: int = 1,
         retries: int = 0,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
+from nvshare.cores import Cores
 from nvshare.launch.errors import CleanupFailed, WorkerTimeout
 from nvshare.launch.leasing import OnNoGpu, Site, find_site, wish_for
 from nvshare.launch.orders import GRACE, Order, Wish
@@ -70,7 +71,7 @@ def run(
     command: Sequence[str],
     *,
     mem: int | str | None = None,
-    cores: int | None = None,
+    cores: Cores | int | str | None = None,
     gpus: int = 1,
     timeout: float | None = None,
     deadline: float | None = None,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from nvshare.bench.outcome import TaskPlan
 from nvshare.bench.workloads.spec import WORKLOADS, seeded
 from nvshare.core import commands, events
-from nvshare.core.settings import Mode, Settings
+from nvshare.core.settings import Cores, Mode, Settings
 from nvshare.gpu.profiles import Profile, load
 from nvshare.model import costs
 from nvshare.model.card import Card
@@ -135,7 +135,7 @@ class _Run:
 
     def _change(self, change: QuotaChange) -> None:
         group = f"process:{_FIRST_CLIENT + change.task}"
-        self._shell.handle(events.LimitsChanged(self._engine.now, group, core_limit=change.quota))
+        self._shell.handle(events.LimitsChanged(self._engine.now, group, core_limit=Cores.of(change.quota)))
 
     def event(self, event: events.Event) -> None:
         """Nothing is learnt from what goes in."""

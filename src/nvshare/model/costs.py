@@ -1,11 +1,10 @@
-"""What software costs, in seconds, and what the library waits for.
+"""What software costs, in seconds, and the library's sizes.
 
 Costs come from a few short runs on a busy two-core machine with the simulated driver: right in size, not to the digit.
 They are small against kernels of milliseconds, and are here so that the model does not promise exactly 1.
 
-What the library waits for, and in which sizes it moves memory, is what ``native/interposer`` says; a test compares
-them. The model is simpler than the library: the pause that ends a turn does not grow with what a switch takes
-(``patience.h``).
+What the library decides is decided by its own code (``machine.py``). In which sizes it moves memory is what
+``native/interposer`` says; a test compares them.
 """
 
 from __future__ import annotations
@@ -22,14 +21,12 @@ REGISTRATION = 5e-3  # connecting and being identified: a context took 4.8 and 6
 MESSAGE = 50e-6  # one way: an allocation (two messages) took 46 to 54 us, a first launch (two) 156 to 212 us
 OPEN_GATE = 0.1e-3  # from a slice that is given until a thread that waits at the gate runs again
 SEE_END = 0.1e-3  # from the end of the last work of a slice until the library has seen it
-SLICE_IDLE = 1.5e-3  # a slice that has a length ends after so long without work: the library's 1 ms, and its next look
+SEE_IDLE = 0.2e-3  # from the end of a burst until the library has seen it
 
 # The library's own.
-IDLE_RELEASE = 0.02  # a task whose turn others wait for gives it up after so long without work
 PACED_WORK = 0.05  # work in flight while in exclusive turns
 USAGE_PERIOD = 0.25  # between two reports of a task's counters
 FREE_WINDOW = 1024  # submissions in flight of a task that runs freely
-SHORT_GAP = 1e-3  # a gap up to this counts as used
 GRANULE = 2 << 20  # an allocation counts as whole granules
 CHUNK = 128 << 20  # the unit in which memory moves
 

@@ -96,6 +96,7 @@ class RefusalCode(enum.IntEnum):
 
 FLAG_CAN_SWAP = 1  # REGISTER: the client can move its memory to the host
 FLAG_OVERSIZE = 2  # REGISTER: the client may be larger than the card and runs with as much of its memory there as fits
+FLOOR_SHIFT = 8  # REGISTER: the 7 bits of the flags from this one on are the percent that is guaranteed; 0: nothing
 FLAG_EXCLUSIVE = 1  # LOCK_OK: no other client runs on this GPU; keep little work in flight, so that a drain is short
 FLAG_CONTENDED = 2  # LOCK_OK: others wait; release as soon as idle
 FLAG_STAYS = 1  # MEM_REQUEST: these bytes can never be moved
@@ -173,6 +174,12 @@ class Register(_WithGpus):
         ("pod_namespace", "64s"),
         ("library", "16s"),
     )
+
+    @property
+    def core_floor(self) -> int:
+        """Percent. REGISTER cannot grow, for entries follow. The previous release sends these bits as zero and reads
+        none of them."""
+        return self.flags >> FLOOR_SHIFT & 0x7F
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from nvshare.gpu import sim
 SUBREAPER = 36
 RESULT = """
 import json, os, signal, subprocess, sys
+from dataclasses import asdict
 from pathlib import Path
 path, here = Path(sys.argv[-1]), Path(sys.argv[-1]).parent
 def write(*tests):
@@ -249,16 +251,43 @@ def test_lines_of_compute_are_those_of_its_scenarios(simulated: bool) -> None:
                 assert "rows without figures" not in seen
 
 
+def test_lines_of_fairness_are_those_of_its_rows() -> None:
+    from nvshare.bench.fairness.rows import Yardstick, promises, row
+    from nvshare.bench.fairness.tasks import drawn, table
+
+    sets = [("table", tasks) for tasks in table()] + [("random", tasks) for tasks in drawn(1, parts.FAIRNESS_SETS)]
+    found = []
+    for part, tasks in sets:
+        shares = [90 / len(tasks)] * len(tasks)
+        found.append(row(part, tasks, Yardstick(shares, shares), shares, shares, shares))
+    content = {
+        "complete": False,
+        "promises": [asdict(promise) for promise in promises(found)],
+        "rows": [each.to_dict() for each in found],
+    }
+    told = [line.judge(parts.rows_of(content)) for line in parts.fairness()]
+    assert [verdict and verdict[1] for verdict in told] == [True, True, None]
+    told = [line.judge(parts.rows_of({**content, "complete": True})) for line in parts.fairness()]
+    assert [verdict and verdict[1] for verdict in told] == [True, True, True]
+    assert not any(verdict and "without figures" in verdict[0] for verdict in told)
+
+
+def test_the_parts_of_fairness_take_some_seven_minutes_on_a_card() -> None:
+    (fairness, _) = parts.fairness_parts(simulated=False, seconds=8.0)
+    assert fairness.seconds < 7.2 * 60
+
+
 def test_the_plan_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert campaign.main(["--plan", "--only", "spine,swap"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["part", "spine", "swap", "all"]
-    assert {part.name for part in parts.parts_for(True)} == {part.name for part in parts.parts_for(False)}
+    on_simulated_cards = {part.name for part in parts.parts_for(True)}
+    assert {part.name for part in parts.parts_for(False)} == {*on_simulated_cards, "training"}
 
 
 def test_every_issue_with_a_card_has_its_lines() -> None:
     issues = {line.issue for part in parts.parts_for(False) for line in part.lines}
-    assert issues == {"2.7", "3.5", "4.1", "4.2", "4.3", "4.4", "5.1", "5.2", "5.3", "5.4", "6.4", "8.5"}
+    assert issues == {"2.7", "3.5", "4.1", "4.2", "4.3", "4.4", "5.1", "5.2", "5.3", "5.4", "5.5", "6.4", "8.5"}
 
 
 def test_an_unknown_part_is_refused() -> None:

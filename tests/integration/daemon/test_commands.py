@@ -132,6 +132,40 @@ class TestNvsharectl:
         (group,) = scheduler.status()["groups"]
         assert (group["mem_limit"], group["mem_limit_from"]) == (4 * GIB, "operator")
 
+    def test_a_floor_beyond_the_card_is_refused_with_the_names_of_those_who_hold_them(self, scheduler):
+        # GIVEN three tasks on one card, of which two are guaranteed half of it each
+        program = [sys.executable, "-c", WAITING_TASK, scheduler.gpus[0]]
+        here = environment(NVSHARE_SOCK=str(scheduler.socket))
+        tasks = [subprocess.Popen(program, env=here) for _ in range(3)]
+        try:
+            first, second, third = (str(task.pid) for task in tasks)
+            scheduler.wait_until(lambda status: len(status["clients"]) == 3)
+            assert ctl(scheduler, "set", "--pid", first, "--cores", "50..")[0] == 0
+            code, out, _ = ctl(scheduler, "set", "--pid", second, "--cores", "50..60%")
+            assert (code, out.strip()) == (
+                0,
+                f"process:{second}: memory without limit, cores 50..60 %, priority normal",
+            )
+            # WHEN the third asks for as much THEN it is told who has it, and nothing changes
+            code, _, err = ctl(scheduler, "set", "--pid", third, "--mem", "1GiB", "--cores", "50..")
+            assert (code, err) == (
+                2,
+                f"[NVSHARE][FATAL]: 50% of GPU {scheduler.gpus[0]} cannot be guaranteed to process {third}: "
+                f"process {first} has 50%, process {second} has 50%, which leaves 0% of 100%; "
+                "guarantee less, or lower or end one of these first\n",
+            )
+            groups = {group["id"]: group for group in scheduler.status()["groups"]}
+            assert (groups[f"process:{third}"]["core_floor"], groups[f"process:{third}"]["mem_limit"]) == (0, None)
+            # AND when one of them has lowered its own there is room
+            assert ctl(scheduler, "set", "--pid", first, "--cores", "100")[0] == 0
+            assert ctl(scheduler, "set", "--pid", third, "--cores", "50..")[0] == 0
+            groups = {group["id"]: group for group in scheduler.status()["groups"]}
+            assert groups[f"process:{third}"]["core_floor_in_force"] == {scheduler.gpus[0]: 50}
+        finally:
+            for task in tasks:
+                task.kill()
+                task.wait()
+
     def test_what_the_scheduler_refuses_is_exit_code_2(self, scheduler):
         code, _, err = ctl(scheduler, "set", "--pod", "default/nobody", "--mem", "none")
         assert code == 2

@@ -13,7 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from nvshare.launch import CannotStart, LeaseRefused, LeaseTimeout, NoGpu, WorkerTimeout, alease, check, lease, run
+from nvshare.launch import (
+    CannotStart,
+    Cores,
+    LeaseRefused,
+    LeaseTimeout,
+    NoGpu,
+    WorkerTimeout,
+    alease,
+    check,
+    lease,
+    run,
+)
 from tests.integration.launch.launch_node import PATIENCE, LaunchNode
 from tests.support.processes import Run, eventually
 
@@ -31,6 +42,23 @@ def test_a_lease_is_for_the_processes_that_its_holder_starts(node: LaunchNode) -
         assert held.lost is None
     assert held.lost is not None
     node.await_clean()
+
+
+@pytest.mark.parametrize("cores", ["30..60", Cores(30, 60)])
+def test_a_lease_with_a_floor_is_guaranteed_it_on_its_card(node: LaunchNode, cores: str | Cores) -> None:
+    with lease(cores=cores) as held:
+        subprocess.run(SEE, env=held.env(), capture_output=True, check=True)
+        (known,) = node.leases()
+        assert (known["core_floor"], known["cores"], held.cores) == (30, 60, "30..60")
+        assert held.env()["NVSHARE_GPU_CORE_LIMIT"] == "30..60"
+        (group,) = node.status()["groups"]
+        assert (group["core_floor"], group["core_limit"], group["core_floor_in_force"]) == (30, 60, {held.gpus[0]: 30})
+
+
+def test_leases_with_floors_share_a_card_until_it_is_full(make_node: Callable[[str], LaunchNode]) -> None:
+    make_node("1xT4")
+    with lease(cores="50.."), lease(cores="50.."), pytest.raises(LeaseTimeout), lease(cores="1..", timeout=0.2):
+        pass
 
 
 def test_a_lease_over_several_cards_has_different_ones(node: LaunchNode) -> None:
@@ -51,7 +79,16 @@ def test_what_can_never_be_granted_raises_at_once(node: LaunchNode) -> None:
         pass
     with pytest.raises(LeaseRefused, match="5 GPUs are asked for"), lease(gpus=5):
         pass
-    for wrong in ({"mem": "many"}, {"cores": 0}, {"cores": 101}, {"gpus": -1}, {"timeout": -1}, {"on_no_gpu": "maybe"}):
+    for wrong in (
+        {"mem": "many"},
+        {"cores": 0},
+        {"cores": 101},
+        {"cores": "60..30"},
+        {"cores": True},
+        {"gpus": -1},
+        {"timeout": -1},
+        {"on_no_gpu": "maybe"},
+    ):
         with pytest.raises(ValueError), lease(**wrong):
             pass
 

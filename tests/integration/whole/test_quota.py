@@ -94,6 +94,22 @@ def test_cards_memory_is_shared_out_only_once(node: Node) -> None:
     assert second.ask("alloc 6000") == {"did": "alloc"}
 
 
+def test_an_environment_guarantees_and_caps_and_never_raises_what_was_set(node: Node) -> None:
+    # GIVEN a task with a floor and a cap in its environment
+    task = node.holder(NVSHARE_GPU_CORE_LIMIT="30..60")
+    task.heard("Core limit = 60%")
+    (client,) = node.status()["clients"]
+    assert (client["core_floor"], client["core_limit"], client["gpus"][0]["floor_in_force"]) == (30, 60, 30)
+    # WHEN an operator sets less THEN that counts, also for what the environment says of a floor
+    ctl = [sys.executable, "-m", "nvshare.cli.ctl", "set", "--pid", str(task.pid), "--cores", "20"]
+    subprocess.run(ctl, env=node.env, check=True, capture_output=True)
+    task.heard("Core limit = 20%")
+    (client,) = node.status()["clients"]
+    assert (client["core_floor"], client["core_limit"], client["gpus"][0]["floor_in_force"]) == (0, 20, 0)
+    assert "Compute limit changed for process" in node.log()
+    assert ": 60% -> 20%, guaranteed 30% -> 0%" in node.log()
+
+
 def test_a_kernel_of_seconds_is_billed_as_long_as_it_runs(node: Node) -> None:
     # GIVEN a task that may use half of the card's time
     task = node.holder(NVSHARE_GPU_CORE_LIMIT="50")

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nvshare.bench import mission
-from nvshare.cli.bench import command, plain_errors
+from nvshare.cli.bench import command
+from nvshare.cli.node_options import plain_errors
 from nvshare.gpu.cards import NoCards
 
 FIELDS = {"test", "tasks", "mode", "duration_s", "baseline_s", "ratio", "swapped_bytes", "switches", "source"}

@@ -19,7 +19,8 @@ from nvshare.cli.pod_watch import main as pod_watch
 from nvshare.cli.scheduler import main as scheduler
 
 STYLE = {  # of every command one kind of mistake each: what was typed, then all that is said of it
-    ("run", "--cores", "0", "--", "true"): "--cores: '0' is not a whole number from 1 to 100",
+    ("run", "--cores", "0", "--", "true"): "--cores: '0' is not a compute quota: "
+    "use 60, 30..60 (30 guaranteed, at most 60) or 30.., in whole percent from 1 to 100",
     ("run",): "Missing argument 'COMMAND...'; see nvshare run --help",
     ("launch", "--timeout", "nan", "--", "true"): "--timeout: nan is not a number of seconds",
     ("run", "--speed", "3", "--", "true"): "--speed is that of a simulated node: give --sim, or leave it out",
@@ -153,7 +154,8 @@ CORES = {  # where a compute quota is typed: what stands before and after it, an
     "launch": (nvshare, ("launch",), ("--", "no-such-program"), ""),
     "set": (ctl, ("--socket", "/nonexistent/x.sock", "set", "--pid", "1"), (), ", or none"),
 }
-NO_CORES = ["0", "-1", "-0", "101", "1000", "half", "30.5", "nan", "inf", "1e2", "", "30%", "3_0", "+30", " 30", "30 "]
+NO_CORES = ["0", "-1", "-0", "101", "1000", "half", "30.5", "nan", "inf", "1e2", "", "30%%", "3_0", "+30", " 30", "30 "]
+NO_CORES += ["..", "0..60", "30..0", "30..101", "101..", "30...60", "30..60..", "30 .. 60", "-1..60", "30-60"]
 NO_CORES += ["\u0663\u0660", "\uff13\uff10", "0x1e", "000", "None"]
 
 
@@ -162,7 +164,17 @@ NO_CORES += ["\u0663\u0660", "\uff13\uff10", "0x1e", "000", "None"]
 def test_every_entrance_refuses_the_same_cores_in_the_same_words(entrance, cores):
     program, before, after, also = CORES[entrance]
     result = CliRunner().invoke(program, [*before, "--cores", cores, *after])
-    said = f"[NVSHARE][FATAL]: --cores: {cores!r} is not a whole number from 1 to 100{also}\n"
+    forms = "use 60, 30..60 (30 guaranteed, at most 60) or 30.., in whole percent from 1 to 100"
+    said = f"[NVSHARE][FATAL]: --cores: {cores!r} is not a compute quota: {forms}{also}\n"
+    assert (result.exit_code, result.output) == (2, said)
+
+
+@pytest.mark.parametrize("entrance", CORES)
+def test_every_entrance_names_a_floor_above_the_cap(entrance):
+    program, before, after, also = CORES[entrance]
+    result = CliRunner().invoke(program, [*before, "--cores", "60..30", *after])
+    forms = "use 60, 30..60 (30 guaranteed, at most 60) or 30.., in whole percent from 1 to 100"
+    said = f"[NVSHARE][FATAL]: --cores: '60..30' guarantees 60 and allows only 30: {forms}{also}\n"
     assert (result.exit_code, result.output) == (2, said)
 
 
@@ -172,7 +184,11 @@ def what_is_said_of(entrance, cores):
 
 
 @pytest.mark.parametrize("entrance", CORES)
-@pytest.mark.parametrize("cores", ["1", "30", "030", "100", "0" * 5000 + "7"], ids=lambda cores: repr(cores[:8]))
+@pytest.mark.parametrize(
+    "cores",
+    ["1", "30", "030", "100", "0" * 5000 + "7", "30%", "30..60", "30..", "..60", "30%..60%"],
+    ids=lambda cores: repr(cores[:8]),
+)
 def test_every_entrance_takes_the_same_cores(entrance, cores):
     said = what_is_said_of(entrance, cores)
     assert said.startswith("[NVSHARE][FATAL]: ")  # only that the program, or the scheduler, is not there

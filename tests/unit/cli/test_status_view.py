@@ -123,6 +123,23 @@ def test_status_tells_what_an_operator_set():
     assert text.count("set by an operator") == 1
 
 
+def test_status_tells_floors_and_where_they_are_not_in_force():
+    guaranteed = {**SNAPSHOT["clients"][0], "core_floor": 30}
+    clients = [{**guaranteed, "gpus": [{**gpu, "quota": 60} for gpu in guaranteed["gpus"]]}, SNAPSHOT["clients"][1]]
+    floors = {"core_limit": 60, "core_floor": 30, "core_floor_in_force": {UUIDS[0]: 30, UUIDS[1]: 10}}
+    groups = [{**SNAPSHOT["groups"][0], **floors, "core_limit_from": "operator"}, SNAPSHOT["groups"][1]]
+    leases = [{**LEASE, "cores": 100, "core_floor": 25}]
+    text = " ".join(draw({**SNAPSHOT, "clients": clients, "groups": groups, "leases": leases}, 200).split())
+    for expected in (
+        "30..60 %",
+        "25.. %",
+        "run 4711 (trial-7) has cores 30..60 % set by an operator",
+        "run 4711 (trial-7) is guaranteed 10 % instead of 30 % on #1, where other floors leave no room",
+    ):
+        assert expected in text
+    assert text.count("is guaranteed") == 1
+
+
 def test_status_names_who_runs_who_waits_and_what_they_hold():
     text = draw(SNAPSHOT, 120)
     for expected in ("a12c4b64b99e09dc", "4194303", "trial-7", "running", "4.0 GiB", "12345.6 s"):

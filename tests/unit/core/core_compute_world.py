@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.settings import Priority, SliceEnd
+from tests.unit.core.core_scene import cores
 from tests.unit.core.core_world import World
 
 PAUSES = (0.0, 0.0, 0.0003, 0.002, 0.01, 0.03, 0.06, 0.3, 2.1)
@@ -224,7 +225,7 @@ class ComputeWorld(World):
         if program is not None:
             rank = Priority(d % 2) if b % 5 == 0 else None
             quota = QUOTAS[b % len(QUOTAS)]
-            self.send(e.LimitsChanged(self.now, program.group, core_limit=quota, priority=rank))
+            self.send(e.LimitsChanged(self.now, program.group, core_limit=cores(quota), priority=rank))
 
     def work(self, a: int, b: int, d: int) -> None:
         """Those who hold a grant use the card, and say so."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.policy.membership import Process
 from nvshare.core.scheduler import Scheduler
-from nvshare.core.settings import Mode, Priority, Settings, SwitchTime
+from nvshare.core.settings import Cores, Mode, Priority, Settings, SwitchTime
 from nvshare.core.state import NO_TARGET
 
 MIB = 1 << 20
@@ -132,7 +132,7 @@ class Scene:
         *gpus: str | e.HeldGpu,
         group: str = "",
         mem_limit: int | None = None,
-        core_limit: int | None = None,
+        core_limit: Cores | int | str | None = None,
         priority: Priority = Priority.NORMAL,
         pod: str = "",
         can_swap: bool = False,
@@ -154,7 +154,7 @@ class Scene:
                 pod_name=pod,
                 pod_namespace="default" if pod else "",
                 mem_limit=mem_limit,
-                core_limit=core_limit,
+                core_limit=cores(core_limit),
                 priority=priority,
                 can_swap=can_swap,
                 oversize=oversize,
@@ -258,7 +258,7 @@ class Scene:
         return self.send(e.SettingsChanged(self.now, **settings))  # type: ignore[arg-type]
 
     def limit(self, group: str, **limits: object) -> list[c.Command]:
-        return self.send(e.LimitsChanged(self.now, group, **limits))  # type: ignore[arg-type]
+        return self.send(e.LimitsChanged(self.now, group, **with_cores(limits)))
 
     def pass_time(self, seconds: float) -> list[c.Command]:
         """Let time pass; the timer fires whenever the scheduler asked for it. All answers, in order."""
@@ -280,6 +280,18 @@ class Scene:
 
     def gpu(self, uuid: str = A) -> dict[str, Any]:
         return next(view for view in self.scheduler.snapshot(self.now).to_dict()["gpus"] if view["uuid"] == uuid)
+
+
+def cores(quota: Cores | int | str | None) -> Cores | None:
+    """A quota from a cap, right or wrong, or from text."""
+    if isinstance(quota, str):
+        return Cores.parse(quota)
+    return Cores(cap=quota) if isinstance(quota, int) else quota
+
+
+def with_cores(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an event, with a quota for a number or text."""
+    return {name: cores(value) if name in ("cores", "core_limit") else value for name, value in fields.items()}
 
 
 def pair(first: int = 12 * GIB, second: int = 12 * GIB, mode: Mode = Mode.AUTO) -> Scene:

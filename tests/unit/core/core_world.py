@@ -20,7 +20,7 @@ from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.broken import InvariantBroken
 from nvshare.core.scheduler import Scheduler
-from nvshare.core.settings import SIZE_MAX, DenyReason, Mode, Priority, Settings, SwitchTime
+from nvshare.core.settings import SIZE_MAX, Cores, DenyReason, Mode, Priority, Settings, SwitchTime
 from nvshare.core.state import NO_TARGET
 from tests.unit.core.core_programs import Held, Program
 from tests.unit.core.core_scene import process_in
@@ -38,8 +38,14 @@ SIZES = (0, 1, MIB, 100 * MIB, 250 * MIB, 400 * MIB, 800 * MIB, 2000 * MIB, SIZE
 CHUNKS = (MIB, 33 * MIB, 128 * MIB, 400 * MIB, SIZE_MAX)
 HOST_BUDGET = 1500 * MIB
 LIMITS = (None, 1, 200 * MIB, 500 * MIB, 900 * MIB, 0, SIZE_MAX + 1)
+WISHES = (Cores(cap=50), Cores(cap=50), Cores(30, 50), Cores(70), None)  # of compute, by environments
 STEP_RANGE = 1 << 16
 TIMERS = 20_000  # in one pause: a slice that goes on for all of it is told so every 38 ms
+
+
+def wish(n: int) -> Cores:
+    """A compute quota, right or wrong."""
+    return Cores(n * 7 % 90 if n % 2 else 0, n % 120)
 
 
 class World:
@@ -372,7 +378,7 @@ class World:
                 can_swap=program.can_swap,
                 oversize=program.oversize,
                 mem_limit=limit,
-                core_limit=50,
+                core_limit=WISHES[program.id % len(WISHES)],
             )
         )
         said = [command for command in answer if not isinstance(command, (c.Log, c.WakeAt))]
@@ -717,19 +723,21 @@ class World:
         if b % 3 == 0:
             self.send(e.RunClosed(self.now, RUN.pid))
         else:
-            self.send(e.RunOpened(self.now, RUN, "label", LIMITS[d % len(LIMITS)], 30, Priority.HIGH))
+            self.send(
+                e.RunOpened(self.now, RUN, "label", LIMITS[d % len(LIMITS)], WISHES[b % len(WISHES)], Priority.HIGH)
+            )
 
     def see_pod(self, a: int, b: int, d: int) -> None:
         gpumem, annotation = LIMITS[b % len(LIMITS)], LIMITS[d % len(LIMITS)]
         if a % 4 == 3:
             self.send(e.PodGone(self.now, "one"))
         else:
-            self.send(e.PodSeen(self.now, e.Pod("one", "ns", f"pod-{a % 3}", gpumem, annotation, b % 120)))
+            self.send(e.PodSeen(self.now, e.Pod("one", "ns", f"pod-{a % 3}", gpumem, annotation, wish(b))))
 
     def change_limits(self, a: int, b: int, d: int) -> None:
         clear = frozenset({"mem_limit"}) if b % 4 == 0 else frozenset()
         limit = LIMITS[d % len(LIMITS)]
-        self.send(e.LimitsChanged(self.now, GROUPS[a % len(GROUPS)], limit, b % 120, None, clear))
+        self.send(e.LimitsChanged(self.now, GROUPS[a % len(GROUPS)], limit, wish(b), None, clear, kept=d % 3 == 0))
 
     def wake_early(self, a: int, b: int, d: int) -> None:
         self.wake = None

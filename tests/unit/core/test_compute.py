@@ -13,7 +13,7 @@ from nvshare.core.compute.policy.regime import Kind
 from nvshare.core.compute.state import Delivered
 from nvshare.core.settings import Mode, Priority, SliceEnd
 from nvshare.core.snapshot import take
-from tests.unit.core.core_scene import GIB, A, B, process_in
+from tests.unit.core.core_scene import GIB, A, B, cores, process_in
 from tests.unit.core.core_stage import BUSY, TINY, Stage, contending, given, of
 
 
@@ -94,11 +94,11 @@ def test_status_shows_no_scaled_quota_of_one_who_runs_freely() -> None:
     stage.use(1, 2)
     stage.ask(1)
     stage.ask(2)
-    stage.send(e.LimitsChanged(stage.now, "process:2", core_limit=30))
+    stage.send(e.LimitsChanged(stage.now, "process:2", core_limit=cores(30)))
     assert scaled() == [76.9, 23.1]
     state = stage.attachment(1).compute
     state.kind, state.trust = Kind.LAUNCH_BOUND, 60.0
-    stage.send(e.LimitsChanged(stage.now, "process:2", core_limit=31))
+    stage.send(e.LimitsChanged(stage.now, "process:2", core_limit=cores(31)))
     assert scaled() == [100.0, 31.0]
 
 
@@ -533,8 +533,8 @@ def test_a_busy_client_that_looks_at_its_results_stays_busy() -> None:
     take_slices(stage, *[{2: BUSY, 1: BUSY}] * 3)
     for _ in range(8):
         stage.ask(1)
-        stage.pass_time(0.004)
-        stage.over(1, 0.003, ratio=TINY, wants=False, reason=SliceEnd.IDLE)
+        stage.pass_time(0.005)
+        stage.over(1, 0.004, ratio=TINY, wants=False, reason=SliceEnd.IDLE)
     assert kinds(stage, 1, 2) == [Kind.BUSY, Kind.BUSY]
 
 
@@ -544,8 +544,8 @@ def test_a_client_that_begins_with_a_few_short_slices_is_not_judged_by_them() ->
     take_slices(stage, *[{2: BUSY}] * 3)
     for _ in range(8):
         stage.ask(1)
-        stage.pass_time(0.004)
-        stage.over(1, 0.003, ratio=TINY, wants=False, reason=SliceEnd.IDLE)
+        stage.pass_time(0.005)
+        stage.over(1, 0.004, ratio=TINY, wants=False, reason=SliceEnd.IDLE)
     assert kinds(stage, 1) == [Kind.UNKNOWN]
     take_slices(stage, *[{2: BUSY, 1: BUSY}] * 2)
     assert kinds(stage, 1, 2) == [Kind.BUSY, Kind.BUSY]
@@ -651,7 +651,7 @@ def test_in_concurrent_mode_there_are_no_slices_without_quotas() -> None:
     stage.start(1)
     stage.start(2)
     assert not of(stage.use(1, 2), c.SetTerms)
-    changed = stage.send(e.LimitsChanged(stage.now, "process:1", core_limit=50))
+    changed = stage.send(e.LimitsChanged(stage.now, "process:1", core_limit=cores(50)))
     assert {command.client for command in of(changed, c.SetTerms)} == {1, 2}
 
 
@@ -686,7 +686,7 @@ def test_who_was_taken_for_ignorant_is_asked_again_after_a_minute() -> None:
 
 def test_what_a_run_owes_is_not_forgotten_with_its_process() -> None:
     stage = Stage()
-    stage.send(e.RunOpened(stage.now, process_in("process:99", 0), "job", core_limit=10))
+    stage.send(e.RunOpened(stage.now, process_in("process:99", 0), "job", core_limit=cores(10)))
     used = 0.0
     for client in range(1, 9):
         stage.start(client, group="run:99")

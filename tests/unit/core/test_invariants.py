@@ -117,6 +117,11 @@ def reserve_twice(node: Node) -> None:
     node.gpus[A].reserved.cores += 60
 
 
+def guarantee_too_much(node: Node) -> None:
+    for client in (1, 2):
+        node.clients[client].group.floors[A] = 60
+
+
 def keep_a_lease_waiting(node: Node) -> None:
     lease = Lease("x", "", HOLDER, None, None, 1, (A,))
     node.leases["x"] = node.lease_queue["x"] = lease
@@ -156,6 +161,7 @@ def registration(client: int) -> e.ClientRegistered:
         ("turns end", drain_for_ever),
         ("gangs drain together", split_the_gang),
         ("leases fit", reserve_twice),
+        ("floors fit", guarantee_too_much),
         ("the first lease waits for room only", keep_a_lease_waiting),
         ("waits for facts end", wait_for_ever),
         ("waits for facts are needed", wait_for_nothing),

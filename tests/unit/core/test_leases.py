@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.leases import GRACE
-from tests.unit.core.core_scene import GIB, HOLDER, MIB, A, B, Scene, only
+from tests.unit.core.core_scene import GIB, HOLDER, MIB, A, B, Scene, only, with_cores
 
 CARDS = (A, B, "GPU-c", "GPU-d")
 
 
 def lease(scene: Scene, name: str, **wish: Any) -> tuple[str, ...] | str | None:
     """Ask for a lease: its cards, why it was refused, or None while it waits."""
-    return outcome(scene.send(e.LeaseRequested(scene.now, name, HOLDER, **wish)), name)
+    return outcome(scene.send(e.LeaseRequested(scene.now, name, HOLDER, **with_cores(wish))), name)
 
 
 def cards_of_lease(scene: Scene, name: str, **wish: Any) -> tuple[str, ...]:

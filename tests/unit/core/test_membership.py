@@ -7,7 +7,7 @@ import pytest
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.policy.membership import Opened, Process, group_of, shared_group
-from tests.unit.core.core_scene import GIB, A, Scene, only
+from tests.unit.core.core_scene import GIB, A, Scene, only, with_cores
 
 RUN, INNER = Process(10, (10, 1)), Process(20, (20, 10, 1))
 OUTSIDE = Process(50, (50, 1))
@@ -54,7 +54,7 @@ def open_run(scene: Scene, process: Process, **fields: object) -> list[c.Command
 
 
 def lease(scene: Scene, name: str, holder: Process, **fields: object) -> list[c.Command]:
-    return scene.send(e.LeaseRequested(scene.now, name, holder, **fields))  # type: ignore[arg-type]
+    return scene.send(e.LeaseRequested(scene.now, name, holder, **with_cores(fields)))
 
 
 def groups(scene: Scene) -> dict[str, list[str]]:

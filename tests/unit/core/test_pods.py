@@ -9,14 +9,14 @@ import pytest
 from nvshare.core import commands as c
 from nvshare.core import events as e
 from nvshare.core.snapshot import GroupView
-from tests.unit.core.core_scene import GIB, A, Scene, only, said, to_clients
+from tests.unit.core.core_scene import GIB, A, Scene, only, said, to_clients, with_cores
 
 POD = "pod:uid-1"
 
 
 def seen(scene: Scene, group: str = POD, **fields: object) -> list[c.Command]:
     uid = group.removeprefix("pod:")
-    return scene.send(e.PodSeen(scene.now, e.Pod(uid, "default", "trainer", **fields)))  # type: ignore[arg-type]
+    return scene.send(e.PodSeen(scene.now, e.Pod(uid, "default", "trainer", **with_cores(fields))))
 
 
 def quotas(scene: Scene) -> GroupView:

@@ -10,7 +10,7 @@ from tests.unit.core.core_scene import GIB, MIB, A, B, Scene, only, said
 
 def test_the_snapshot_has_exactly_the_documented_fields() -> None:
     scene = Scene(Mode.SERIAL, gpus=(A, B), declared=8 * GIB)
-    scene.register(1, A, group="pod:u", pod="trainer", mem_limit=GIB, core_limit=40, priority=Priority.HIGH)
+    scene.register(1, A, group="pod:u", pod="trainer", mem_limit=GIB, core_limit="30..40", priority=Priority.HIGH)
     scene.register(2, A, B)
     scene.allocate(1, 64 * MIB)
     scene.report(1, released=16 * MIB, resident=48 * MIB)
@@ -76,6 +76,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                 "priority": "high",
                 "mem_limit": GIB,
                 "core_limit": 40,
+                "core_floor": 30,
                 "state": "running",
                 "gpus": [
                     {
@@ -98,6 +99,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                         "mode": "memory turns",
                         "kind": "unknown",
                         "quota": 40,
+                        "floor_in_force": 30,
                         "scaled_quota": 40.0,
                         "delivered": [0.5, 0.05, 0.0083],
                         "waiting_for_turn": None,
@@ -114,6 +116,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                 "priority": "normal",
                 "mem_limit": None,
                 "core_limit": 100,
+                "core_floor": 0,
                 "state": "waiting",
                 "gpus": [
                     {**_untouched(A), "waiting_for": "turn of 0000000000000001, at most 30 s"},
@@ -128,6 +131,8 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                 "mem_limit": GIB,
                 "mem_limit_from": "environment",
                 "core_limit": 40,
+                "core_floor": 30,
+                "core_floor_in_force": {A: 30},
                 "core_limit_from": "environment",
                 "priority": "high",
                 "priority_from": "environment",
@@ -140,6 +145,8 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                 "mem_limit": None,
                 "mem_limit_from": None,
                 "core_limit": 100,
+                "core_floor": 0,
+                "core_floor_in_force": {A: 0, B: 0},
                 "core_limit_from": None,
                 "priority": "normal",
                 "priority_from": None,
@@ -168,6 +175,7 @@ def _untouched(uuid: str) -> dict[str, object]:
     sizes = dict.fromkeys(("allocated", "resident", "host", "pinned", "context", "target", "moving", "requested"), 0)
     counts = dict.fromkeys(("submissions", "window", "swapped_out", "swapped_in"), 0)
     compute = {"mode": "memory turns", "kind": "unknown", "quota": 100, "scaled_quota": 100.0, "waiting_for_turn": None}
+    compute["floor_in_force"] = 0
     return {"uuid": uuid, "occupied_s": 0.0, "demand": 1.0, "delivered": [0.0] * 3, **sizes, **counts, **compute}
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nvshare import procfs
 from nvshare.core.events import LimitsChanged
 from nvshare.core.limits import FIELDS
-from nvshare.core.settings import Mode, Priority, Settings, SwitchTime
+from nvshare.core.settings import Cores, Mode, Priority, Settings, SwitchTime
 from nvshare.daemon import identity, kept, keptfile, operators
 from nvshare.daemon.control import ControlError
 from nvshare.daemon.kept import KeptGroup, KeptSetting, Owner, Quotas
@@ -25,8 +25,9 @@ from tests.unit.daemon.daemon_node import GIB, GPUS, OTHER, UID, Node, pod, told
 ME = os.getpid()
 
 pids = st.integers(1, 4_194_304)
+cores = st.integers(1, 100).flatmap(lambda cap: st.builds(Cores, st.integers(0, cap), st.just(cap)))
 quotas = st.builds(
-    Quotas, st.none() | st.integers(1, 1 << 56), st.none() | st.integers(1, 100), st.none() | st.sampled_from(Priority)
+    Quotas, st.none() | st.integers(1, 1 << 56), st.none() | cores, st.none() | st.sampled_from(Priority)
 )
 hexadecimal = "0123456789abcdef-"
 owners = st.builds(Owner, pids, st.integers(1, 1 << 60), st.text(hexadecimal, max_size=40))
@@ -52,7 +53,7 @@ changes_ = st.builds(
     st.just(0.0),
     st.just("g"),
     st.none() | st.integers(1, 9),
-    st.none() | st.integers(1, 9),
+    st.none() | cores,
     st.none() | st.sampled_from(Priority),
     st.frozensets(st.sampled_from(sorted(FIELDS))),
 )
@@ -117,7 +118,7 @@ def test_quotas_after_changes_are_what_one_change_to_them_brings(start, changes)
     for change in changes:
         start = start.after(change)
     again = start.change(0.0, "g")
-    assert Quotas(1, 2, Priority.HIGH).after(again) == start == Quotas().after(again)
+    assert Quotas(1, Cores(1, 2), Priority.HIGH).after(again) == start == Quotas().after(again)
 
 
 class Machine(Node):
@@ -225,6 +226,29 @@ def test_quotas_of_a_process_come_back_with_it(start, caplog):
     assert (group.mem_limit_from, group.core_limit_from, group.priority_from) == ("operator",) * 3
     kept_line = f"Kept from before the restart for process:{ME}: memory 1024 MB, cores 30%, priority high"
     assert sum(line.startswith(kept_line) for line in caplog.messages) == 1
+
+
+def test_floors_come_back_and_wait_for_room(start, caplog):
+    machine = start()
+    machine.task(ME, None)
+    machine.ask(op="limit", target={"pid": ME}, cores="30..60")
+    # WHEN somebody else has the card after the restart
+    again = start()
+    again.task(8, None, core_limit=100, flags=80 << wire.FLOOR_SHIFT)
+    with caplog.at_level("INFO", "nvshare"):
+        again.task(ME, None)
+    group = again.group(f"process:{ME}")
+    assert (group.core_floor, group.core_limit, list(group.core_floor_in_force.values())) == (30, 60, [0])
+    assert any("cores 30..60%" in line for line in caplog.messages)
+    assert any(f"is not guaranteed to process {ME} yet" in line for line in caplog.messages)
+
+
+def test_a_line_of_a_release_without_floors_is_taken_and_one_with_them_is_read_again():
+    said = {"group": f"pod:{UID}", "process": None, "mem": None, "cores": 30, "priority": None}
+    assert kept.read(said) == KeptGroup(f"pod:{UID}", None, Quotas(cores=Cores(0, 30)))
+    assert json.loads(kept.line(kept.read(said)))["cores"] == 30
+    floor = KeptGroup(f"pod:{UID}", None, Quotas(cores=Cores(20, 30)))
+    assert kept.read({**said, "cores": "20..30"}) == kept.read(json.loads(kept.line(floor))) == floor
 
 
 def test_process_that_registers_anew_under_the_same_scheduler_has_its_quota_too(start):

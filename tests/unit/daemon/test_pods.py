@@ -11,7 +11,7 @@ from nvshare.core.awaited_facts import POD_WAIT
 from nvshare.core.events import Event
 from nvshare.daemon import pods
 from nvshare.wire import messages as wire
-from tests.unit.daemon.daemon_node import GIB, OTHER, UID, Node, pod, told
+from tests.unit.daemon.daemon_node import GIB, GPUS, OTHER, UID, Node, pod, told
 
 
 @pytest.fixture
@@ -30,6 +30,39 @@ def test_quotas_reach_the_processes_of_the_pod(node):
     assert node.groups()[f"pod:{UID}"].mem_limit == GIB
     told(node, watcher, pods=[pod(mem=None, cores=None)])
     assert node.groups()[f"pod:{UID}"].mem_limit is None
+
+
+def floor_of(node, uid=UID):
+    group = node.groups()[f"pod:{uid}"]
+    return group.core_floor, group.core_limit
+
+
+def test_floor_and_cap_of_a_pod_change_each_by_itself(node):
+    task, watcher = node.task(7, UID), node.connect()
+    told(node, watcher, pods=[pod(cores=60, core_floor=30)])
+    assert floor_of(node) == (30, 60)
+    told(node, watcher, pods=[pod(cores=80)])
+    assert (floor_of(node), task.said(wire.UpdateCoreLimit)[-1].percent) == ((30, 80), 80)
+    told(node, watcher, pods=[pod(cores=None)])
+    assert floor_of(node) == (30, 100)
+    told(node, watcher, pods=[pod(cores=20)])  # below the floor, which the watcher does not know now
+    assert floor_of(node) == (0, 20)
+    told(node, watcher, pods=[pod(cores=None, core_floor=None)])
+    assert (floor_of(node), node.groups()[f"pod:{UID}"].core_limit_from) == ((0, 100), None)
+
+
+def test_pods_without_their_floor_are_named_to_the_watcher_until_they_have_it(node):
+    other, watcher = node.task(8, OTHER), node.connect()
+    assert told(node, watcher, pods=[pod(OTHER, "other", core_floor=60)]) == {"ok": True, "pods": 1}
+    node.task(7, UID)
+    reason = told(node, watcher, pods=[pod(core_floor=50)])["lack_room"][UID]
+    assert reason.startswith("50% of GPU ")
+    assert "is not guaranteed to pod default/trainer yet, only 0%: pod default/other has 60%" in reason
+    assert UID in told(node, watcher)["lack_room"]
+    # WHEN the other one leaves
+    other.connection.connection_lost(None)
+    assert told(node, watcher) == {"ok": True, "pods": 2}
+    assert node.groups()[f"pod:{UID}"].core_floor_in_force == {GPUS[0]: 50}
 
 
 def test_values_stay_when_the_watcher_goes_away(node):
@@ -149,6 +182,8 @@ def test_task_may_not_tell_of_pods(node, pid, uid):
         ({"pods": [pod(mem=0)]}, "mem is a whole number"),
         ({"pods": [pod(gpumem="1")]}, "gpumem is a whole number"),
         ({"pods": [pod(cores=101)]}, "cores is a number"),
+        ({"pods": [pod(core_floor=0)]}, "core_floor is a number from 1 to 100"),
+        ({"pods": [pod(core_floor=1.5)]}, "core_floor is a whole number from 1 to 100"),
         ({"gone": ["X"]}, "not the uid"),
         ({"whole": 1}, "true or false"),
         ({"nonsense": 1}, "knows no nonsense"),
@@ -227,7 +262,12 @@ def test_process_outside_of_pods_waits_for_nobody(node):
 def test_restarted_scheduler_knows_at_once_what_was_told_before(in_memory, monkeypatch, tmp_path):
     file = tmp_path / "scheduler.pods"
     first = Node(in_memory, monkeypatch, pods_file=file)
-    told(first, first.connect(), pods=[pod(mem=GIB, cores=30, gpumem=2 * GIB), pod(OTHER, "other")], whole=True)
+    told(
+        first,
+        first.connect(),
+        pods=[pod(mem=GIB, cores=30, core_floor=20, gpumem=2 * GIB), pod(OTHER, "other")],
+        whole=True,
+    )
     first.close()
     # WHEN another begins THEN a task that comes back has its quota from the beginning
     second = Node(in_memory, monkeypatch, pods_file=file)
@@ -235,7 +275,16 @@ def test_restarted_scheduler_knows_at_once_what_was_told_before(in_memory, monke
     # AND what is not known then stays, and who is gone is forgotten
     told(second, second.connect(), pods=[pod(cores=None)], whole=True)
     (group,) = second.groups().values()
-    assert (group.mem_limit, group.core_limit) == (GIB, 100)
+    assert (group.mem_limit, group.core_limit, group.core_floor) == (GIB, 100, 20)
+
+
+def test_file_of_a_release_without_floors_is_taken(in_memory, monkeypatch, tmp_path):
+    file = tmp_path / "scheduler.pods"
+    old = {"uid": UID, "namespace": "default", "name": "trainer", "gpumem": None, "mem": GIB, "cores": 30}
+    header = {"nvshare": "pods", "version": 1, "entries": 1}
+    file.write_text(f"{json.dumps(header)}\n{json.dumps(old)}\n")
+    file.chmod(0o600)
+    assert floor_of(Node(in_memory, monkeypatch, pods_file=file)) == (0, 30)
 
 
 def test_what_was_told_is_kept_while_it_runs_too(in_memory, monkeypatch, tmp_path):

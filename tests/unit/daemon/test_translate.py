@@ -4,7 +4,7 @@ import pytest
 
 from nvshare.core import commands, events
 from nvshare.core.policy.membership import Process
-from nvshare.core.settings import MAX_GPUS, DenyReason, Priority, SliceEnd
+from nvshare.core.settings import MAX_GPUS, Cores, DenyReason, Priority, SliceEnd
 from nvshare.daemon import translate
 from nvshare.wire import messages as wire
 
@@ -74,7 +74,12 @@ def test_registration_is_what_the_message_says_and_which_process_the_kernel_name
 
 def test_registration_takes_limits_as_start_values():
     event = register(mem_limit=5, core_limit=30, priority=1, flags=wire.FLAG_CAN_SWAP)
-    assert (event.mem_limit, event.core_limit, event.priority, event.can_swap) == (5, 30, Priority.HIGH, True)
+    assert (event.mem_limit, event.core_limit, event.priority, event.can_swap) == (5, Cores(0, 30), Priority.HIGH, True)
+    # AND a floor comes in the flags
+    flags = 20 << wire.FLOOR_SHIFT | wire.FLAG_OVERSIZE
+    event = register(core_limit=30, flags=flags)
+    assert (event.core_limit, event.can_swap, event.oversize) == (Cores(20, 30), False, True)
+    assert register(flags=flags).core_limit == Cores(20, 100)
     event = register()
     assert (event.mem_limit, event.core_limit, event.priority, event.can_swap) == (None, None, Priority.NORMAL, False)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
-from nvshare.config import CORES_ANNOTATION, MEMORY_ANNOTATION
-from nvshare.kube.pods.desired import KEEP, MIB, NotAPod, Wanted, desired, is_finished, quantity, uid_of
+from nvshare.config import CORES_ANNOTATION, FLOOR_ANNOTATION, MEMORY_ANNOTATION
+from nvshare.kube.pods.desired import KEEP, MIB, NotAPod, Wanted, desired, is_finished, quantity, uid_of, without_room
 
 UID = "3f2a9c1e-7b54-4d0a-9e61-0c5d1f7a8b22"
 STATIC = "0123456789abcdef0123456789abcdef"
@@ -30,6 +31,7 @@ def test_pod_without_anything_has_no_quota():
     assert desired(pod()) == (Wanted(UID, "default", "trainer"), ())
     assert desired(pod())[0].entry() == {
         "uid": UID, "namespace": "default", "name": "trainer", "mem": None, "cores": None,
+        "core_floor": None,
     }  # fmt: skip
 
 
@@ -55,6 +57,43 @@ def test_other_cores_are_refused_with_the_allowed_form(value):
     assert wanted.cores is KEEP
     assert complaint.annotation == CORES_ANNOTATION
     assert "1 to 100" in complaint.text or "too long to be" in complaint.text
+
+
+def test_request_is_the_floor_and_limit_the_cap():
+    wanted, complaints = desired(pod({CORES_ANNOTATION: "60", FLOOR_ANNOTATION: "30"}))
+    assert (wanted.cores, wanted.floor, complaints) == (60, 30, ())
+    assert (wanted.entry()["cores"], wanted.entry()["core_floor"]) == (60, 30)
+    assert wanted.uses_gpu
+    # AND each goes by itself
+    alone, _ = desired(pod({FLOOR_ANNOTATION: "30"}), wanted)
+    assert (alone.cores, alone.floor, alone.uses_gpu) == (None, 30, True)
+    assert desired(pod({CORES_ANNOTATION: "60"}), wanted)[0].floor is None
+
+
+@pytest.mark.parametrize("value", ["0", "101", "30%", "20..30", "much"])
+def test_request_that_makes_no_sense_leaves_the_one_before(value):
+    before = Wanted(UID, "default", "trainer", cores=60, floor=30)
+    wanted, (complaint,) = desired(pod({CORES_ANNOTATION: "50", FLOOR_ANNOTATION: value}), before)
+    assert (wanted.cores, wanted.floor) == (50, 30)
+    assert complaint.text.startswith(f"{FLOOR_ANNOTATION}: ")
+    assert "from 1 to 100" in complaint.text
+    unknown, _ = desired(pod({FLOOR_ANNOTATION: value}))
+    assert "core_floor" not in unknown.entry()
+
+
+def test_request_above_the_limit_is_ignored_and_the_complaint_names_both():
+    wanted, (complaint,) = desired(pod({CORES_ANNOTATION: "40", FLOOR_ANNOTATION: "60"}))
+    assert (wanted.cores, wanted.floor) == (40, None)
+    assert complaint.text == f"{FLOOR_ANNOTATION}: 60 is above {CORES_ANNOTATION}, which is 40; nothing is guaranteed"
+    assert complaint.annotation == FLOOR_ANNOTATION
+
+
+def test_complaint_about_room_is_the_same_whoever_holds_it():
+    wanted, _ = desired(pod({FLOOR_ANNOTATION: "60"}))
+    first, second = (without_room(wanted, reason) for reason in ("a has 50%", "b has 70%"))
+    assert first.text == f"{FLOOR_ANNOTATION}: a has 50%"
+    assert (first.uid, first.annotation, first.value) == (UID, FLOOR_ANNOTATION, "60 without room")
+    assert replace(first, text=second.text) == second
 
 
 @pytest.mark.parametrize("value", ["", "0", "-4Gi", "4Xi", "lots", "99999Pi"])

@@ -9,13 +9,11 @@ import pytest
 
 from nvshare.model import costs
 
-LIBRARY = Path(__file__).resolve().parents[3] / "native" / "interposer"
+LIBRARY = Path(__file__).resolve().parents[3] / "native"
 UNITS = {"NVS_NS_PER_US": 1000, "NVS_NS_PER_MS": 10**6, "NVS_NS_PER_S": 10**9}
 SECONDS = {
-    "NVS_PATIENCE_LEAST": (costs.IDLE_RELEASE, 1e-9),
-    "BUDGET_US": (costs.PACED_WORK, 1e-6),
+    "NVS_BUDGET_NS": (costs.PACED_WORK, 1e-9),
     "USAGE_EVERY_NS": (costs.USAGE_PERIOD, 1e-9),
-    "IDLE_NS": (costs.SHORT_GAP, 1e-9),
 }
 NUMBERS = {
     "NVS_WINDOW_MAX": costs.FREE_WINDOW,

@@ -99,6 +99,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], Callable[[Change], None]]] = {
     "swap": (("bench", "swap", *MODEL), _nothing),
     "eviction": (("bench", "eviction", *MODEL), _nothing),
     "compute": (("bench", "compute", "--sim", "H200", "--only", "pairs"), _compute),
+    "fairness": (("bench", "fairness", *MODEL, "--tasks", "20+0 20+0", "--seconds", "1"), _nothing),
     "stress": (("stress", "--duration", "1"), _stress),
     "verify": (("verify", "--sim", "H200"), _verify),
     "concurrency": (("verify", "concurrency", *map(str, LOGS)), _nothing),

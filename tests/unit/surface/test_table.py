@@ -57,6 +57,7 @@ def test_generated_wrappers_fit_the_class(surface: Any, hooks: dict[str, str]) -
     fits = {
         "SUBMIT": {"SUBMITS"},
         "NEEDS": {"NAMES"},
+        "WAIT": {"WAITS"},
         "HOOK": {*ACTING, "LIFE"} - {"SUBMITS"},
         "CALL": set(surface.kinds),
     }

@@ -15,6 +15,7 @@ from nvshare.acceptance.stress.verdicts import Figures, quantile
 from nvshare.acceptance.waiting import every
 from nvshare.bench.history import CardHistory, Recorder
 from nvshare.client.connection import Connection, SchedulerError
+from nvshare.cores import Cores
 from nvshare.launch.fleet import Fleet, Job, Result, Terms
 from nvshare.launch.orders import Wish, with_package
 from nvshare.launch.supervised import Supervised
@@ -62,7 +63,7 @@ def carry_out(
 ) -> Outcome:
     """Run ``workers`` with ``memory`` bytes each, all for ``duration`` seconds."""
     cores = share_of(workers, len(scene.cards.allowed))
-    wish = Wish(memory, cores, 1, scene.cards.allowed, "stress", timeout=_START_UP + 4 * duration)
+    wish = Wish(memory, Cores(cap=cores), 1, scene.cards.allowed, "stress", timeout=_START_UP + 4 * duration)
     fleet = Fleet(
         scene.site,
         wish,

@@ -1,6 +1,6 @@
 """Steps by the driver API alone, for simulated cards: an add that really happens, and kernels of a given length in the
-place of what needs a framework. A kernel of a given length is none on a real card, where its clock goes on while others
-compute; measurements there take PyTorch."""
+place of what needs a framework. A kernel that waits for a clock is none on a real card, where the clock goes on while
+others compute; measurements there take PyTorch, or ``BURN``, a kernel of a given amount of work."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from nvshare.bench.workloads.spec import FLOAT_BYTES, MATRICES_PER_ADD
 _ADD_ELEMENTS = 512 << 20  # about 1.5 ms on an H200
 _CARD_PART = 16  # an add takes at most this part of the card's memory
 _SAMPLE = 4096
+_THREADS = 2048  # that one multiprocessor holds, so that one such kernel takes the whole card
 _CLEAR = 1_000  # nanoseconds: what cuBLAS clears before each matmul, in a submission of its own
 _KERNELS: dict[str, tuple[int, ...]] = {  # nanoseconds of each kernel of a step
     kinds.MATMUL: (_CLEAR, 1_250_000 - _CLEAR),  # a burst is a whole number of them
@@ -49,6 +50,18 @@ class _Launches:
         return self._context.mark()
 
 
+class _OfAmount(_Launches):
+    """One kernel whose length is set: in nanoseconds or rounds of work."""
+
+    def __init__(self, context: Context, code: str, kernel: str, threads: int) -> None:
+        launch = context.load(code).launcher(kernel, 1, elements=threads)
+        super().__init__(context, [launch], lambda: True)
+        (self._argument,) = launch.keep_alive  # type: ignore[attr-defined]
+
+    def set_amount(self, amount: int) -> None:
+        self._argument.value = amount
+
+
 class Kit:
     def __init__(self) -> None:
         self._context: Context | None = None
@@ -60,6 +73,10 @@ class Kit:
         context = self._context = self._context or Context(Driver())
         if steps == kinds.ADD:
             return _add(context, size)
+        if steps == kinds.BURN:
+            return _OfAmount(context, ptx.BURN_PTX, ptx.BURN, _THREADS * context.multiprocessors())
+        if steps == kinds.SPIN:
+            return _OfAmount(context, ptx.PTX, ptx.SPIN, 1)
         module = context.load(ptx.PTX)
         if steps == kinds.GRAPH:
 

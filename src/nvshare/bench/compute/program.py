@@ -8,6 +8,8 @@ Each line on standard input is a command in JSON, answered by one line of JSON.
 {"do": "prepare", "steps": NAME, "bytes": B}     allocate; without "bytes" as it is made for measurements
 {"do": "time", "steps": N}                       the seconds that N steps take, once the card is at work
 {"do": "run", "steps": N}                        the seconds that N steps take, and whether the result is right
+{"do": "gpu", "steps": N}                        the seconds that the card works for a step, by its own clock (PyTorch)
+{"do": "set", "amount": A}                       the length of the kernels of SPIN and BURN
 {"do": "check"}                                  whether the result is right
 {"do": "work", "until": T, "batch": N}           compute until T, with the further fields of ``work``
 {"do": "quit"}
@@ -25,7 +27,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from nvshare.bench.workloads.spec import pauses, seeded
 
@@ -52,6 +54,21 @@ class Steps(Protocol):
 
     def check(self) -> bool:
         """Whether what was computed is right."""
+
+
+@runtime_checkable
+class OfAmount(Protocol):
+    """Steps whose length can be set."""
+
+    def set_amount(self, amount: int) -> None: ...
+
+
+@runtime_checkable
+class ByCardsClock(Protocol):
+    """Steps that can tell how long the card works for them."""
+
+    def gpu_seconds(self, count: int) -> float:
+        """For one step, the median of so many; whatever the host takes for it does not count."""
 
 
 class Kit(Protocol):
@@ -119,6 +136,24 @@ def work_in_bursts(steps: Steps, batch: int, until: float, begins: Iterator[floa
         wanted = next(begins)
 
 
+def work_and_think(steps: Steps, batch: int, until: float, seconds: float, spins: bool, notes: Notes) -> None:
+    """A batch, waited for, then the host thinks for so long: it computes (``spins``) or sleeps."""
+    mark = steps.mark()
+    done = 0
+    while (began := time.monotonic()) < until:
+        steps.submit(batch)
+        mark.record()
+        mark.wait()
+        notes.burst(began)
+        done += batch
+        if spins:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                pass
+        elif seconds:
+            time.sleep(seconds)
+
+
 def begins_with_sleep(sleep: float, seed: int, irregular: bool) -> Iterator[float]:
     """Each burst so long after the end of the one before, which is when the next is asked for."""
     for length in pauses(sleep, seed) if irregular else itertools.repeat(sleep):
@@ -139,6 +174,7 @@ def work(steps: Steps, command: dict[str, Any]) -> dict[str, Any]:
     """Compute until "until", in batches of "batch" steps.
 
     With "sleep": S (and "irregular": true) a pause follows each batch, with "period": P a batch begins every P seconds.
+    With "think": S each batch is waited for, and S seconds follow, which "spins": true lets the host compute.
     "core": submit from that core alone; "gives_way": true, and only while nobody else wants it.
     """
     notes = Notes()
@@ -147,7 +183,9 @@ def work(steps: Steps, command: dict[str, Any]) -> dict[str, Any]:
     if command.get("gives_way"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     batch, until, seed = command["batch"], command["until"], command.get("seed", 1)
-    if command.get("sleep"):
+    if "think" in command:
+        work_and_think(steps, batch, until, command["think"], command["spins"], notes)
+    elif command.get("sleep"):
         work_in_bursts(steps, batch, until, begins_with_sleep(command["sleep"], seed, command["irregular"]), notes)
     elif command.get("period"):
         work_in_bursts(steps, batch, until, begins_with_period(command["period"], seed), notes)
@@ -185,6 +223,11 @@ def answer(steps: Steps, command: dict[str, Any]) -> dict[str, Any] | None:
             return {"seconds": timed(steps, command["steps"])}
         case "run":
             return {"seconds": run(steps, command["steps"]), "right": steps.check()}
+        case "gpu" if isinstance(steps, ByCardsClock):
+            return {"seconds": steps.gpu_seconds(command["steps"])}
+        case "set" if isinstance(steps, OfAmount):
+            steps.set_amount(command["amount"])
+            return {}
         case "check":
             return {"right": steps.check()}
         case "work":

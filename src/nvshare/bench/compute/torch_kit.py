@@ -7,11 +7,12 @@ What is multiplied is float32 without TF32: with it and with bfloat16 an H200 lo
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import torch
 
-from nvshare.bench.compute import kinds
+from nvshare.bench.compute import kinds, torch_models
 
 _ADD_ELEMENTS = 512 << 20  # of three float32 buffers: 6 GiB, about 1.5 ms on an H200
 _MATMUL = 3328  # about 1.4 ms on an H200
@@ -21,6 +22,7 @@ _PIECE = 16 << 20  # elements that are checked at once: a comparison takes memor
 _GRAPH_KERNELS = 20
 _GRAPH_ELEMENTS = 32 << 20  # about 0.1 ms a kernel
 _TINY_ELEMENTS = 4096
+_HEAD_START = 200_000_000  # clocks of the card, 0.1 s: more than a host takes to submit a step
 _BATCH, _WIDTH, _LAYERS = 512, 4096, 3  # about 3.5 ms a step
 
 
@@ -47,6 +49,20 @@ class _Steps:
 
     def mark(self) -> _Mark:
         return _Mark()
+
+    def gpu_seconds(self, count: int) -> float:
+        """By CUDA events. The card is kept busy until the host has submitted the whole step, so that it waits for
+        nothing in between."""
+        found: list[float] = []
+        for _ in range(count):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda._sleep(_HEAD_START)
+            begin.record()
+            self._step()
+            end.record()
+            end.synchronize()
+            found.append(begin.elapsed_time(end) / 1000)
+        return median(found)
 
 
 def _add(elements: int) -> _Steps:
@@ -118,6 +134,10 @@ _PREPARE: dict[str, Callable[[], _Steps]] = {
     kinds.TRAINING: _training,
     kinds.LAUNCH: lambda: _add(_TINY_ELEMENTS),
 }
+_ONLY_HERE: dict[str, Callable[[], _Steps]] = {  # nothing on a simulated card is like them
+    kinds.RESNET: lambda: _Steps(*torch_models.resnet_50()),
+    kinds.TRANSFORMER: lambda: _Steps(*torch_models.transformer()),
+}
 
 
 class Kit:
@@ -128,7 +148,7 @@ class Kit:
         return {"torch": torch.__version__, "cuda": str(torch.version.cuda)}
 
     def prepare(self, steps: str, size: int | None = None) -> _Steps:
-        prepared = _add(size // 12) if size and steps == kinds.ADD else _PREPARE[steps]()
+        prepared = _add(size // 12) if size and steps == kinds.ADD else {**_PREPARE, **_ONLY_HERE}[steps]()
         prepared.submit(3)
         torch.cuda.synchronize()
         return prepared

@@ -17,7 +17,12 @@ from typing import Any
 
 from nvshare.bench.gpu.campaign import DONE, EARLIER, SKIPPED, SUMMARY
 
-SUBJECTS = {"frameworks": ("switching", "alone"), "compute": ("quotas", "pairs", "free"), "workers": ("stress", "pool")}
+SUBJECTS = {
+    "frameworks": ("switching", "alone"),
+    "compute": ("quotas", "pairs", "free"),
+    "workers": ("stress", "pool"),
+    "fairness": ("fairness", "training"),
+}
 Content = dict[str, Any]
 
 

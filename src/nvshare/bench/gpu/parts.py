@@ -20,6 +20,10 @@ from typing import Any
 from nvshare.bench.compute.bench import scene_seconds
 from nvshare.bench.compute.kinds import BURSTY, IRREGULAR
 from nvshare.bench.compute.scenarios import ALONE, BESIDE, BUSY_NEIGHBOURS, MIXES, TOGETHER, title
+from nvshare.bench.fairness import live as fairness_live
+from nvshare.bench.fairness import training
+from nvshare.bench.fairness.rows import SUM_RATIO, TABLE_PART, TRAINING, USUAL_RATIO, USUAL_SUM, WORST_RATIO
+from nvshare.bench.fairness.tasks import RANDOM, TABLE
 from nvshare.bench.gpu.frameworks.quota import QUOTED
 from nvshare.bench.gpu.frameworks.tasks import FRAMEWORKS, LINKED
 from nvshare.bench.gpu.frameworks.worker import SHARING
@@ -32,15 +36,20 @@ SIMULATED_FRAMEWORKS = (LINKED,)  # needs nothing but a driver
 CHECKS = 9  # of nvshare verify
 _BEGIN = 20.0  # seconds until the processes of a part of bench compute are ready, and until they are gone
 _LOG_LINES = 200
+FAIRNESS_SETS = 10
+_PROMISES = 4  # of all sets together
+_FAIR_SECONDS = (5.0, 1.5)  # of a window, and before it; at most
 _ERROR = 90  # characters of what went wrong
 
 
 def rows_of(content: dict[str, Any]) -> list[Row]:
-    """All rows of a result, those of a comparison among them as part ``compare``. What was measured on what counts as a
-    row too: whoever keeps the result wants to know."""
+    """All rows of a result, those of a comparison among them as part ``compare``, and what is promised of all rows
+    together as part ``promise`` once they are complete. What was measured on what counts as a row too: whoever keeps
+    the result wants to know."""
+    promised = [{**each, "part": "promise"} for each in content.get("promises", []) if content.get("complete")]
     compared = [{**row, "part": "compare"} for row in content.get("compare", [])]
     about = {"part": "about", "ok": None, **content.get("machine", {}), **content.get("versions", {})}
-    return [*content.get("rows", []), *compared, {**about, "date": content.get("date", about.get("date"))}]
+    return [*content.get("rows", []), *promised, *compared, {**about, "date": content.get("date", about.get("date"))}]
 
 
 @dataclass(frozen=True)
@@ -363,6 +372,45 @@ def idle() -> list[Line]:
     return [*sleepers, *interactive]
 
 
+def _of_attainable(rows: list[Row]) -> str:
+    measured = [row for row in rows if row["got"]]
+    worst = min(measured, key=lambda row: row["worst_ratio"])
+    least = min(row["sum_ratio"] for row in measured)
+    bad = sum(row["ok"] is False for row in rows)
+    return f"worst {worst['worst_ratio']:.3f} of {worst['what']}, sum >= {least:.3f}; {bad} of {len(rows)} fail"
+
+
+def _of_part(part: str) -> Callable[[Row], bool]:
+    return lambda row: row.get("part") == part
+
+
+def fairness() -> list[Line]:
+    asked = f"each >= {WORST_RATIO:.2f} of attainable, sum >= {SUM_RATIO:.2f}"
+    together = f"each >= {USUAL_RATIO:.2f} in most, sum >= {USUAL_SUM:.2f} in the median"
+    return [
+        Line("5.5", "fixed sets that think", asked, _of_part(TABLE_PART), _of_attainable, len(TABLE)),
+        Line("5.5", "random sets that think", asked, _of_part(RANDOM), _of_attainable, FAIRNESS_SETS),
+        Line(
+            "5.5",
+            "all sets that think",
+            together,
+            _of_part("promise"),
+            lambda rows: ", ".join(row["seen"] for row in rows),
+            _PROMISES,
+        ),
+    ]
+
+
+def trained() -> list[Line]:
+    return [
+        Line("5.5", "training beside add", "reported", _of_part(TRAINING), _shares_of_training, training.SETS),
+    ]
+
+
+def _shares_of_training(rows: list[Row]) -> str:
+    return "; ".join(f"{row['what']}: {row['got']} of {row['attainable']}, native {row['native']}" for row in rows)
+
+
 STRESS = [
     *(
         Line("6.4", what, "passes", named(test), lambda rows: f"code {rows[0]['code']}, {rows[0]['verdicts']}")
@@ -472,8 +520,35 @@ def parts_for(simulated: bool, seconds: float = 8.0) -> list[Part]:
         compute(
             "free", "without quotas; mostly idle and interactive tasks", [*free(), *idle()], "free", "idle", starts=2
         ),
+        *fairness_parts(simulated, seconds),
         *(_simulated_others() if simulated else _real_others()),
     ]
+
+
+def fairness_parts(simulated: bool, seconds: float) -> list[Part]:
+    """Tasks that think, and training where there is a real card."""
+    window, warm_up = (min(each, seconds) for each in _FAIR_SECONDS)
+    where = ("--sim", "H200") if simulated else ()
+    times = ("--seconds", window, "--warm-up", warm_up)
+    bench = ("nvshare", "bench", "fairness", *where, *times)
+    place = nowhere if simulated else own_scheduler
+    once = window + warm_up + fairness_live.SETTLING
+    ways, begin = (2, "simulated") if simulated else (3, "gpu")
+    parts = [
+        Part(
+            "fairness",
+            "what tasks that think get of what they could get",
+            (len(TABLE) + FAIRNESS_SETS) * ways * once + fairness_live.BEGIN_SECONDS[begin],
+            _python(*bench, "--table", "--sets", FAIRNESS_SETS),
+            fairness(),
+            place,
+        )
+    ]
+    if not simulated:
+        takes = training.SETS * 2 * once + len(training.PAIRS) * training.BEGIN_SECONDS
+        about = "a training beside a busy task, by the card's time"
+        parts.append(Part("training", about, takes, _python(*bench, "--training"), trained(), place))
+    return parts
 
 
 def _real_others() -> list[Part]:

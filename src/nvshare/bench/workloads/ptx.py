@@ -5,6 +5,8 @@ from __future__ import annotations
 ADD = "nvs_add_f32"  # (u64 z, u64 x, u64 y, u64 n): z[i] = x[i] + y[i] for i < n
 SPIN = "nvs_spin"  # (u64 ns): every thread waits that long on the card's clock
 
+BURN = "nvs_burn"  # (u64 rounds): every thread computes so many rounds; for real cards, where time is shared
+
 PTX = """\
 .version 6.3
 .target sm_75
@@ -70,6 +72,36 @@ $L_wait:
 	sub.u64 %spent, %now, %start;
 	setp.lt.u64 %again, %spent, %wanted;
 	@%again bra $L_wait;
+	ret;
+}
+"""
+
+# By the special function unit, which takes little power, so that clocks stay up. Cosines of cosines come to 0.739 and
+# are never 0.5 by chance: nothing is stored, but a compiler does not know that.
+BURN_PTX = """\
+.version 6.3
+.target sm_75
+.address_size 64
+
+.visible .entry nvs_burn(
+	.param .u64 param_rounds
+)
+{
+	.reg .pred %again, %stored;
+	.reg .b32 %t;
+	.reg .f32 %x;
+	.reg .b64 %left;
+
+	ld.param.u64 %left, [param_rounds];
+	mov.u32 %t, %tid.x;
+	cvt.rn.f32.u32 %x, %t;
+$L_round:
+	cos.approx.ftz.f32 %x, %x;
+	sub.u64 %left, %left, 1;
+	setp.ne.u64 %again, %left, 0;
+	@%again bra $L_round;
+	setp.eq.f32 %stored, %x, 0f3F000000;
+	@%stored st.global.f32 [%left], %x;
 	ret;
 }
 """

@@ -28,9 +28,11 @@ _ROOM = MAX_REQUEST - 80 * _GONE  # bytes of its entries
 _PATIENCE = 10.0  # seconds for an answer
 _RETRY = (0.05, 1.0)  # seconds until a scheduler that is not there is looked for again: at first, at most
 _REFUSED = 5.0  # the same after it said no
+_LOOK = 5.0  # seconds between two questions whether all pods have their floors, while some have one
 
 Message = dict[str, Any]
 Snapshot = Callable[[], "Mapping[str, Wanted] | None"]
+LacksRoom = Callable[[str, str], None]  # hears the uid of a pod without its floor, and why
 
 
 class Told:
@@ -87,11 +89,13 @@ def _parts(pods: Iterable[Wanted]) -> Iterator[list[Wanted]]:
 
 
 class Applier:
-    """``run`` never returns, unless ``ended`` says so. ``wake`` may be called from any thread."""
+    """``run`` never returns, unless ``ended`` says so. ``wake`` may be called from any thread. ``lacks_room`` hears of
+    pods whose floors are not in force, as often as the scheduler says so."""
 
     def __init__(self, socket: Path, ended: Callable[[], bool] = lambda: False) -> None:
         self._socket = socket
         self._ended = ended
+        self.lacks_room: LacksRoom = lambda uid, reason: None
         self._woken, self._waker = os.pipe()
         for end in (self._woken, self._waker):
             os.set_blocking(end, False)
@@ -131,12 +135,22 @@ class Applier:
             quiet = True
             for message in told.next_messages(snapshot() or {}):
                 began = time.monotonic()
-                connection.request("pods", **message)
+                self._tell(connection, message)
                 self._well()
                 quiet = False
                 self._pace(began)
-            if quiet and self._wait(None, connection):
+            if not quiet:
+                continue
+            floors = any(one.floor is not None for one in (snapshot() or {}).values())
+            if self._wait(_LOOK if floors else None, connection):
                 return
+            if floors:
+                self._tell(connection, {})
+
+    def _tell(self, connection: Connection, message: Message) -> None:
+        answer = connection.request("pods", **message)
+        for uid, reason in answer.get("lack_room", {}).items():
+            self.lacks_room(uid, reason)
 
     def _pace(self, since: float) -> None:
         left = since + PERIOD - time.monotonic()

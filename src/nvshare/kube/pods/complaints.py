@@ -30,13 +30,14 @@ class Complaints:
         self._api = api
         self._node = node
         self._sleep = sleep
-        self._seen: dict[Complaint, None] = {}  # oldest first
+        self._seen: dict[tuple[str, ...], None] = {}  # oldest first
         self._waiting: queue.Queue[Complaint | None] = queue.Queue(MAX_WAITING)
 
     def complain(self, complaint: Complaint) -> None:
-        if complaint in self._seen:
+        said = (complaint.namespace, complaint.name, complaint.uid, complaint.annotation, complaint.value)
+        if said in self._seen:
             return
-        self._seen[complaint] = None
+        self._seen[said] = None
         if len(self._seen) > MAX_REMEMBERED:
             del self._seen[next(iter(self._seen))]
         _LOG.warning("Pod %s/%s: %s", complaint.namespace, complaint.name, complaint.text)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
-from nvshare.config import CORE_BOUNDS, CORES_ANNOTATION, MAX_SIZE, MEMORY_ANNOTATION, parse_size
+from nvshare.config import CORE_BOUNDS, CORES_ANNOTATION, FLOOR_ANNOTATION, MAX_SIZE, MEMORY_ANNOTATION, parse_size
 
 GPU_RESOURCE = "nvshare.com/gpu"
 GPUMEM_RESOURCE = "nvshare.com/gpumem"  # in MiB
@@ -23,6 +23,7 @@ _MIRROR = "kubernetes.io/config.mirror"  # the API's picture of a static pod; it
 _STATIC_UID = re.compile(r"[0-9a-f]{32}")
 _UID = re.compile(r"[0-9a-f-]{1,64}")
 _NAME = re.compile(r"[a-z0-9.-]{1,253}")
+_ANNOTATIONS = {MEMORY_ANNOTATION, CORES_ANNOTATION, FLOOR_ANNOTATION}
 _FINISHED = ("Succeeded", "Failed")
 _MAX_VALUE = 64  # characters of an annotation that can mean something
 _MAX_SHOWN = 40  # characters of one that cannot, in a message
@@ -53,21 +54,23 @@ class Wanted:
     namespace: str
     name: str
     mem: Quota = None  # bytes, by its annotation
-    cores: Quota = None  # percent, by its annotation
+    cores: Quota = None  # the cap in percent, by its annotation
     gpumem: int | None = None  # bytes, by its resources
     uses_gpu: bool = False
+    floor: Quota = None  # percent, by its annotation
+    object_uid: str = field(default="", compare=False)  # of the API's object
 
     def entry(self) -> dict[str, Any]:
         """As the scheduler is told."""
         entry: dict[str, Any] = {"uid": self.uid, "namespace": self.namespace, "name": self.name}
-        quotas = {"mem": self.mem, "cores": self.cores}
+        quotas = {"mem": self.mem, "cores": self.cores, "core_floor": self.floor}
         entry |= {name: value for name, value in quotas.items() if value is not KEEP}
         return entry if self.gpumem is None else {**entry, "gpumem": self.gpumem}
 
 
 @dataclass(frozen=True)
 class Complaint:
-    """An annotation that cannot be used, for the pod's owner."""
+    """An annotation that cannot be used, or not now, for the pod's owner."""
 
     namespace: str
     name: str
@@ -120,16 +123,32 @@ def desired(pod: Mapping[str, Any], before: Wanted | None = None) -> tuple[Wante
             complaints.append(Complaint(namespace, name, object_uid, annotation, shown, text))
             return in_force
 
+    cap = quota(CORES_ANNOTATION, _percent, KEEP if before is None else before.cores)
+    floor = quota(FLOOR_ANNOTATION, _percent, KEEP if before is None else before.floor)
+    if isinstance(floor, int) and isinstance(cap, int) and floor > cap:
+        text = f"{FLOOR_ANNOTATION}: {floor} is above {CORES_ANNOTATION}, which is {cap}; nothing is guaranteed"
+        complaints.append(Complaint(namespace, name, object_uid, FLOOR_ANNOTATION, f"{floor} above {cap}", text))
+        floor = None
     wanted = Wanted(
         uid_of(pod),
         namespace,
         name,
         mem=quota(MEMORY_ANNOTATION, parse_size, KEEP if before is None else before.mem),
-        cores=quota(CORES_ANNOTATION, _percent, KEEP if before is None else before.cores),
+        cores=cap,
         gpumem=_gpumem(pod),
-        uses_gpu=_total(pod, GPU_RESOURCE) > 0 or bool(annotations.keys() & {MEMORY_ANNOTATION, CORES_ANNOTATION}),
+        uses_gpu=_total(pod, GPU_RESOURCE) > 0 or bool(annotations.keys() & _ANNOTATIONS),
+        floor=floor,
+        object_uid=object_uid,
     )
     return wanted, tuple(complaints)
+
+
+def without_room(wanted: Wanted, reason: str) -> Complaint:
+    """That what the pod asks to be guaranteed is not, for this reason, until there is room."""
+    text = f"{FLOOR_ANNOTATION}: {reason}"
+    return Complaint(
+        wanted.namespace, wanted.name, wanted.object_uid, FLOOR_ANNOTATION, f"{wanted.floor} without room", text
+    )
 
 
 def _refuse(value: Any) -> str:

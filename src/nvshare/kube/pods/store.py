@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from nvshare.kube.pods.api import Object
-from nvshare.kube.pods.desired import Complaint, NotAPod, Wanted, desired, is_finished, uid_of
+from nvshare.kube.pods.desired import Complaint, NotAPod, Wanted, desired, is_finished, uid_of, without_room
 
 _LOG = logging.getLogger("nvshare")
 
@@ -42,6 +42,12 @@ class Store:
             with self._lock:
                 self._wanted[wanted.uid] = wanted
             self._changed()
+
+    def lacks_room(self, uid: str, reason: str) -> None:
+        """The scheduler cannot guarantee this pod what it asks for."""
+        wanted = self._wanted.get(uid)
+        if wanted is not None:
+            self._complain(without_room(wanted, reason))
 
     def remove(self, pod: Object) -> None:
         try:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.context import SpawnContext
 from typing import Any
 
+from nvshare.cores import Cores
 from nvshare.launch.address import find_address
 from nvshare.launch.leasing import Lease, find_site, wish_for
 from nvshare.launch.orders import lease_environment
@@ -25,7 +26,7 @@ class LeasedContext(SpawnContext):
     initializer: tuple[Callable[..., None], tuple[Any, ...]]
 
 
-def take_lease(mem: int | str | None, cores: int | None, gpus: int, timeout: float | None) -> None:
+def take_lease(mem: int | str | None, cores: Cores | int | str | None, gpus: int, timeout: float | None) -> None:
     """The initializer: wait for a lease, and see its GPUs only. CUDA looks at this when it is first used."""
     wish = wish_for(mem, cores, gpus, "multiprocessing", timeout)
     lease = Lease(find_site(wish), wish)
@@ -36,7 +37,7 @@ def take_lease(mem: int | str | None, cores: int | None, gpus: int, timeout: flo
 
 @contextlib.contextmanager
 def leased(
-    mem: int | str | None = None, cores: int | None = None, gpus: int = 1, timeout: float | None = None
+    mem: int | str | None = None, cores: Cores | int | str | None = None, gpus: int = 1, timeout: float | None = None
 ) -> Iterator[LeasedContext]:
     """A context whose processes start with the environment of a lease."""
     context, before = LeasedContext(), dict(os.environ)

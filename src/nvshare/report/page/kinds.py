@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from nvshare.report.page import compute, concurrency, eviction, kube, mission, shapes, stress, swap, verify
+from nvshare.report.page import compute, concurrency, eviction, fairness, kube, mission, shapes, stress, swap, verify
 from nvshare.report.page.parts import Content, Section, Tile
 from nvshare.report.tables import Figure
 
@@ -48,6 +48,7 @@ KINDS: dict[str, Kind] = {
     "swap": Kind("nvshare bench swap", swap),
     "eviction": Kind("nvshare bench eviction", eviction),
     "compute": Kind("nvshare bench compute", compute),
+    "fairness": Kind("nvshare bench fairness", fairness, lambda content: bool(content["promises"])),
     "stress": Kind("nvshare stress", stress),
     "verify": Kind("nvshare verify", verify),
     "concurrency": Kind("nvshare verify concurrency", concurrency, concurrency.judges),

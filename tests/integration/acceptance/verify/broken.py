@@ -11,7 +11,7 @@ from nvshare.core import commands, events, leases
 from nvshare.core.memory.policy import admission
 from nvshare.core.policy.placement import Load
 from nvshare.core.scheduler import Scheduler
-from nvshare.core.settings import Mode, Settings
+from nvshare.core.settings import Cores, Mode, Settings
 from nvshare.daemon import serve
 
 Rewrite = Callable[[events.Event], events.Event | None]  # None: the event is lost
@@ -67,7 +67,7 @@ def compute_quota_ignored() -> None:
 
 def all_on_one_card() -> None:
     def place(
-        loads: Mapping[str, Load], among: Sequence[str], mem: int | None, cores: int | None, count: int
+        loads: Mapping[str, Load], among: Sequence[str], mem: int | None, cores: Cores | None, count: int
     ) -> tuple[str, ...] | None:
         return tuple(sorted(among)[:count])
 

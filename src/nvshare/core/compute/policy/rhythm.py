@@ -2,7 +2,8 @@
 
 A *burst* is GPU time between two host phases; a gap of less than ``PAUSE`` belongs to it. A *host phase* lasts from the
 seen end of a burst to the next request. Time that the client spent waiting counts for neither, so both depend on the
-task alone and not on its neighbours. A burst that is still running counts as at least what it has used.
+task alone and not on its neighbours. A burst that is still running counts as at least what it has used. What was learnt
+is forgotten when the client was away for long, or computes for much longer than it did.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from nvshare.core.compute.policy.constants import BRIEF, BURSTS, MOST_LAG, PATIENCE, PAUSE, THINKS
+from nvshare.core.compute.policy.constants import ACTIVE_FOR, BRIEF, BURSTS, MOST_LAG, PATIENCE, PAUSE, THINKS
 
 BUSY = float("inf")  # what is left of a burst that does not end
 
@@ -24,8 +25,10 @@ class Rhythm:
     hesitated: int = 0  # bursts for which the client is given time to hesitate
 
     def used(self, seconds: float) -> None:
-        """More of the burst was billed."""
+        """More of the burst was billed. A client that goes on for much longer than before has changed."""
         self.running = max(0.0, self.running + seconds)
+        if self.bursts and self.running > max(BURSTS * _mean(self.bursts), MOST_LAG):
+            self._forget()
 
     def ended(self, at: float) -> None:
         """All its work had ended at that time."""
@@ -40,11 +43,17 @@ class Rhythm:
             self.hesitated = 2 * BURSTS
             return False
         self.hesitated = max(0, self.hesitated - 1)
-        if self.running > 0.0:
+        if gap > ACTIVE_FOR:
+            self._forget()
+        elif self.running > 0.0:
             self.bursts.append(self.running)
             self.hosts.append(gap)
         self.running = 0.0
         return True
+
+    def _forget(self) -> None:
+        self.bursts.clear()
+        self.hosts.clear()
 
     @property
     def known(self) -> bool:

@@ -7,9 +7,7 @@
 
 #include <stdint.h>
 
-#include "base/clock.h"
-
-#define NVS_PATIENCE_LEAST (20 * NVS_NS_PER_MS)
+#include "compute_constants.h"
 
 struct nvs_patience {
 	uint64_t grown;   /* ns; 0: not beyond the least */
@@ -18,7 +16,7 @@ struct nvs_patience {
 
 static inline uint64_t nvs_patience(const struct nvs_patience *patience)
 {
-	return patience->grown > NVS_PATIENCE_LEAST ? patience->grown : NVS_PATIENCE_LEAST;
+	return patience->grown > NVS_RARELY_NS ? patience->grown : NVS_RARELY_NS;
 }
 
 static inline void nvs_patience_gone(struct nvs_patience *patience, uint64_t now)
