@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
-from nvshare.core.settings import Priority, SliceEnd
-from tests.unit.core.core_scene import cores
+from nvshare.core.settings import Cores, Priority, SliceEnd
 from tests.unit.core.core_world import World
 
 PAUSES = (0.0, 0.0, 0.0003, 0.002, 0.01, 0.03, 0.06, 0.3, 2.1)
 QUOTAS = (100, 1, 10, 30, 50, 80, 99)
+FLOORS = (0, 0, 30, 100)  # percent of the cap
 BURSTS = (0.0, 0.0002, 0.002, 0.005, 0.02)
 GAPS = (0.0003, 0.0009, 0.0011, 0.003, 0.01, 0.03)
 
@@ -174,8 +174,7 @@ class ComputeWorld(World):
         """The quota of a client changes while it has a slice, and that goes on for a while."""
         chosen = self._choose(a, lambda seat: bool(seat.number))
         if chosen is not None:
-            group = self.programs[chosen[0]].group
-            self.send(e.LimitsChanged(self.now, group, core_limit=QUOTAS[b % len(QUOTAS)]))
+            self.change_quota(list(self.programs).index(chosen[0]), b, d)
             self.advance(BURSTS[d % len(BURSTS)])
 
     def run_on(self, a: int, b: int, d: int) -> None:
@@ -225,8 +224,9 @@ class ComputeWorld(World):
         program = self._pick(a)
         if program is not None:
             rank = Priority(d % 2) if b % 5 == 0 else None
-            quota = QUOTAS[b % len(QUOTAS)]
-            self.send(e.LimitsChanged(self.now, program.group, core_limit=cores(quota), priority=rank))
+            cap = QUOTAS[b % len(QUOTAS)]
+            quota = Cores(cap * FLOORS[d % len(FLOORS)] // 100, cap)
+            self.send(e.LimitsChanged(self.now, program.group, core_limit=quota, priority=rank))
 
     def work(self, a: int, b: int, d: int) -> None:
         """Those who hold a grant use the card, and say so."""

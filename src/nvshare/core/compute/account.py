@@ -17,6 +17,7 @@ class Account:
     virtual: float = 0.0  # seconds used / share, since some beginning
     bucket: Bucket = field(default_factory=Bucket)
     engaged: int = 0  # slices and requests of its processes
+    left_at: float = float("-inf")  # when the last of them ended
     used: float = 0.0  # seconds billed in all
     logged_at: float = float("-inf")  # when its throttling was last logged
     logged_used: float = 0.0  # the figures then

@@ -16,7 +16,7 @@ from nvshare.core.commands import EndSlice, GiveSlice, Level, Log
 from nvshare.core.compute.account import Account
 from nvshare.core.compute.lifecycle import Change, IllegalChange, State, after
 from nvshare.core.compute.policy.bill import Usage, bill
-from nvshare.core.compute.policy.constants import ENDS_BY, HANDOVER, LONGEST, SHORTEST, SPEAK_BY
+from nvshare.core.compute.policy.constants import ENDS_BY, HANDOVER, LONGEST, PAUSE, SHORTEST, SPEAK_BY
 from nvshare.core.compute.policy.order import Claim, goes_on, next_claim
 from nvshare.core.compute.state import CardCompute, Slice
 from nvshare.core.compute.terms import Terms, open_slices, overlaps
@@ -222,7 +222,7 @@ class Slices:
                     self._void(attachment)
             self._unsettle_gangs(gpu)
         elif card.wants_changed:
-            self.terms.set_shares(gpu)
+            self.terms.rhythm_changed(gpu)
         self._end_overdue(card)
         self._hand_over(card)
         self._charge_running(card)
@@ -357,7 +357,8 @@ class Slices:
             if slice.length is not None:
                 self._set_length(slice, None)
         elif length - (now - slice.given_at) <= TICK:
-            self._end(slice)
+            if slice.end is None or slice.end > now + MESSAGE:  # else its client ends it by itself
+                self._end(slice)
         elif self._differs(slice, length):
             self._set_length(slice, length)
 
@@ -426,11 +427,15 @@ class Slices:
         if state.asks:
             return
         self._change(attachment, Change.ASK)
+        account = self._of(attachment)
         if state.rhythm.resumed(now):
             state.woke = True
             card.wants_changed = True
             self.terms.wake_up(attachment)
-        self._of(attachment).engaged += 1
+        elif not account.engaged and now - account.left_at >= PAUSE:
+            state.woke = True  # it is new here, lost its grant in its slice, or stood still
+            self.terms.wake_up(attachment)
+        account.engaged += 1
         state.asked_at, state.ready_since = now, None
         card.asking[attachment.client.id] = attachment
         self._touch(attachment)
@@ -452,7 +457,9 @@ class Slices:
         others = others or any(other is other.attachment.compute.overrun for other in card.lingering.values())
         slice = Slice(attachment, self._last_slice, now, now, None, exclusive, not others, state.rhythm.patience)
         state.slice, state.again, state.woke = slice, False, False
-        self._of(attachment).engaged += 1
+        account = self._of(attachment)
+        account.engaged += 1
+        account.bucket.fill(now)
         if exclusive:
             card.exclusive = slice
         else:
@@ -468,7 +475,7 @@ class Slices:
         """A request was answered, or is void."""
         state = attachment.compute
         if state.asks:
-            self._of(attachment).engaged -= 1
+            self._disengage(attachment)
             state.waited += self.node.now - state.asked_at
             state.ready_since = None
             del attachment.gpu.compute.asking[attachment.client.id]
@@ -507,13 +514,19 @@ class Slices:
             self._change(slice.attachment, change)
         else:
             state.overrun = None
-        self._of(slice.attachment).engaged -= 1
+        self._disengage(slice.attachment)
         if card.exclusive is slice:
             card.exclusive = None
         if card.shared.get(slice.attachment.client.id) is slice:
             del card.shared[slice.attachment.client.id]
         card.lingering.pop(slice.number, None)
         self._unsettled[slice.attachment.gpu.uuid] = slice.attachment.gpu
+
+    def _disengage(self, attachment: Attachment) -> None:
+        """A request or a slice of the client's group is over."""
+        account = self._of(attachment)
+        account.engaged -= 1
+        account.left_at = self.node.now
 
     # --- the bill
 
@@ -526,7 +539,10 @@ class Slices:
             self._touch(attachment)
         account = self._of(attachment)
         account.charge(total - slice.billed, now)
-        attachment.compute.rhythm.used(total - slice.counted)
+        rhythm = attachment.compute.rhythm
+        thought = rhythm.thinks
+        rhythm.used(total - slice.counted)
+        attachment.gpu.compute.wants_changed |= rhythm.thinks is not thought
         slice.billed = slice.counted = total
         if slice.overlapped > LONG_KERNEL:
             self._log(

@@ -111,7 +111,7 @@ class Terms:
         state = slice.attachment.compute
         before = state.kind
         if state.rhythm.brief and not before.free:
-            self._found(state, Kind.BRIEF)
+            self._found(slice.attachment, Kind.BRIEF)
             return True
         if used <= 0.0 or busy <= 0.0 or not self._is_undisturbed(slice):
             return False
@@ -122,15 +122,22 @@ class Terms:
         verdict = state.evidence.verdict(before)
         if verdict is None or before is Kind.BRIEF:
             return False
-        self._found(state, verdict)
+        self._found(slice.attachment, verdict)
         return verdict is not before
 
-    def _found(self, state: AttachmentCompute, kind: Kind) -> None:
+    def _found(self, attachment: Attachment, kind: Kind) -> None:
+        state = attachment.compute
         if not kind.free:
             state.trust = 0.0
+            if state.kind.free:
+                self._compete_again(attachment)
         elif not state.kind.free:
             self._trust_longer(state)
         state.kind, state.judged_at = kind, self.node.now
+
+    def _compete_again(self, attachment: Attachment) -> None:
+        """The client no longer runs beside others. What it used then it took from nobody: it owes little of that."""
+        self._bound_lag(attachment.gpu.compute, self.account(attachment), LONGEST)
 
     @staticmethod
     def _trust_longer(state: AttachmentCompute) -> None:
@@ -209,6 +216,7 @@ class Terms:
             if not self._uses_little(attachment):
                 state = attachment.compute
                 state.kind, state.evidence, state.rhythm = Kind.UNKNOWN, Evidence(), Rhythm()
+                self._compete_again(attachment)
 
     def _uses_little(self, attachment: Attachment) -> bool:
         """The client is launch-bound, runs freely, and uses little of the card's time. Others on the card can only make
@@ -290,6 +298,13 @@ class Terms:
             account.floor = floor
             self._bound_lag(card, account, LONGEST)
 
+    def rhythm_changed(self, gpu: GpuState) -> None:
+        """A client woke up: its want counts for the shares, and whether it thinks for what all may have in flight."""
+        active = [attachment for attachment in gpu.running.values() if self._active(attachment)]
+        for attachment in gpu.attachments.values():
+            self._set_terms(attachment, attachment.compute.in_slices, self._in_flight(attachment, active))
+        self.set_shares(gpu)
+
     def set_shares(self, gpu: GpuState) -> None:
         """Share the card among the live groups. Their lags stay what they are. A group that is not live has the share
         that it would have if it were alone with its quota."""
@@ -339,14 +354,11 @@ class Terms:
                 )
 
     def wake_up(self, attachment: Attachment) -> None:
-        """The client asks after a host phase: what its group is owed, and owes, is kept within a bound. A group that was
-        away for long begins level with the others."""
-        card, account = attachment.gpu.compute, self.account(attachment)
-        time = self.virtual_time(card)
-        if time is None:
-            return
-        away = not account.engaged and self.node.now >= attachment.compute.active_at + ACTIVE_FOR
-        account.virtual = lag.bounded(account, time, 0.0 if away else MOST_LAG)
+        """The client asks after a while: what its group is owed, and owes, is kept within a bound. A group that was away
+        for long begins level with the others."""
+        account = self.account(attachment)
+        away = not account.engaged and self.node.now >= account.left_at + ACTIVE_FOR
+        self._bound_lag(attachment.gpu.compute, account, 0.0 if away else MOST_LAG)
 
     # --- log lines
 

@@ -114,6 +114,23 @@ def test_a_burst_that_does_not_end_is_expected_to_take_as_long_again() -> None:
     assert not task.rhythm.thinks
 
 
+def test_what_was_learnt_is_forgotten_after_a_long_sleep() -> None:
+    task = Task()
+    task.rounds(4, 0.005, 0.01)
+    task.work(0.005)
+    assert task.pause(2.1)
+    assert (task.rhythm.want, task.rhythm.left) == (1.0, BUSY)
+
+
+def test_a_client_that_computes_for_much_longer_than_before_counts_as_busy() -> None:
+    task = Task()
+    task.rounds(4, 0.03, 0.03)
+    task.work(0.11)
+    assert task.rhythm.known
+    task.work(0.02)
+    assert (task.rhythm.want, task.rhythm.left) == (1.0, BUSY)
+
+
 def test_a_client_that_hardly_pauses_does_not_think() -> None:
     assert not Task().rounds(4, 0.02, 0.0015).thinks
     assert Task().rounds(4, 0.02, 0.005).thinks

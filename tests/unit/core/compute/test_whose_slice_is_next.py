@@ -123,8 +123,11 @@ def test_one_that_did_not_wake_takes_no_slice_away() -> None:
 def test_high_priority_takes_the_card_when_it_wakes_unless_it_owes_more_than_its_head_start() -> None:
     assert goes_on(claim(), 0.0, [claim(-0.03, woke=True, urgent=True)], SLICE) == 0.0
     assert goes_on(claim(), 0.0, [claim(-0.05, woke=True, urgent=True)], SLICE) == pytest.approx(0.01)
-    both = claim(0.01, urgent=True)
-    assert goes_on(both, 0.0, [claim(left=1.0, woke=True, urgent=True)], SLICE) > 0.0
+
+
+def test_between_two_of_high_priority_the_waker_waits_like_any_other() -> None:
+    waker = claim(left=1.0, woke=True, urgent=True)
+    assert goes_on(claim(urgent=True), SHORTEST, [waker], SLICE) == pytest.approx(QUARTER)
 
 
 # --- together

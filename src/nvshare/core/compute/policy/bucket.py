@@ -34,9 +34,12 @@ class Bucket:
         self.level = min(self.level + earned, max(self.depth, self.level))
 
     def draw(self, seconds: float, now: float) -> None:
-        """Take what was used; negative where more was taken before than was used."""
-        self.fill(now)
-        self.level = max(min(self.level - seconds, self.depth), -ENDS_BY * self.cap)
+        """Take what was used since it was filled, beside what was earned meanwhile: a full bucket earns while it is
+        used. Negative where more was taken before than was used."""
+        earned = (now - self.filled_at) * self.cap
+        self.filled_at = now
+        self.filled += earned
+        self.level = max(min(self.level + earned - seconds, self.depth), -ENDS_BY * self.cap)
 
     def at(self, now: float) -> float:
         """The level at this moment."""

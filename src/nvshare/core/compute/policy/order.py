@@ -16,7 +16,7 @@ from nvshare.core.compute.policy.constants import CYCLE, LONGEST, SHORTEST
 
 FOR_WAKER, FOR_TURN, FOR_LONG = 0.25, 0.5, 1.0  # slices owed
 NEVER = float("inf")
-ROUNDING = 1e-9  # seconds
+ROUNDING, DIGITS = 1e-9, 9  # seconds
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def next_claim(claims: Sequence[Claim], time: float, longest: float) -> int:
     def rank(claim: Claim) -> tuple[bool, float]:
         eligible = claim.start <= time + ROUNDING
         request = min(claim.left, slice_of(claim.share, longest))
-        return not eligible, claim.start + (request / claim.share if eligible else 0.0)
+        return not eligible, round(claim.start + (request / claim.share if eligible else 0.0), DIGITS)
 
     return min(range(len(claims)), key=lambda index: rank(claims[index]))
 
