@@ -433,7 +433,7 @@ class Slices:
             card.wants_changed = True
             self.terms.wake_up(attachment)
         elif not account.engaged and now - account.left_at >= PAUSE:
-            state.woke = True  # it is new here, lost its grant in its slice, or stood still
+            state.woke = state.urgent  # it is new here, lost its grant in its slice, or stood still
             self.terms.wake_up(attachment)
         account.engaged += 1
         state.asked_at, state.ready_since = now, None

@@ -354,7 +354,7 @@ class Terms:
                 )
 
     def wake_up(self, attachment: Attachment) -> None:
-        """The client asks after a while: what its group is owed, and owes, is kept within a bound. A group that was away
+        """The client asks after a while: what its group is owed, and owes, is bounded. A group that was away
         for long begins level with the others."""
         account = self.account(attachment)
         away = not account.engaged and self.node.now >= account.left_at + ACTIVE_FOR
