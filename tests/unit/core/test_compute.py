@@ -42,7 +42,7 @@ def test_beside_a_client_that_thinks_slices_are_of_twenty_milliseconds_with_litt
     stage.work(2, 0.005, then=0.02)
     stage.ask(1)
     # THEN both may have no more than a millisecond in flight, so that it is served soon when it wakes up
-    assert of(stage.ask(2), c.SetTerms) == [c.SetTerms(1, A, True, 0.002), c.SetTerms(2, A, True, 0.002)]
+    assert of(stage.ask(2), c.SetTerms) == [c.SetTerms(1, A, True, 0.0013), c.SetTerms(2, A, True, 0.0013)]
     assert stage.attachment(1).gpu.compute.longest == 0.02
 
 

@@ -13,7 +13,7 @@ CYCLE = 0.2  # every busy group has a slice in this time, whatever its share
 MOST_LAG = 0.1  # the most a group is owed when it wakes up
 
 # Work in flight, which nobody can take back
-IN_FLIGHT = 0.002  # in a slice, beside others of which one thinks; two kernels of a millisecond
+IN_FLIGHT = 0.0013  # in a slice, beside others of which one thinks; two kernels of a millisecond
 IN_FLIGHT_BUSY = 0.004  # in a slice, where all are busy: nobody wakes up, and long kernels follow one another at once
 IN_FLIGHT_URGENT = 0.0004  # in a slice, beside a client of high priority
 IN_FLIGHT_ALONE = 0.008  # nobody waits for it, and a host that hesitates does not let the card fall idle
