@@ -319,6 +319,17 @@ NVS_API cuCtxSynchronize(void)
 	return nvs_end(result == CUDA_SUCCESS ? nvs_wait_context(ctx) : result);
 }
 
+NVS_API cuCtxSynchronize_v2(CUcontext ctx)
+{
+	if (ctx == NULL)
+		return cuCtxSynchronize();
+	CUresult result = nvs_begin();
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = nvs_capture_forbids();
+	return nvs_end(result == CUDA_SUCCESS ? nvs_wait_context(ctx) : result);
+}
+
 NVS_API cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {
 	CUresult result = nvs_begin();
