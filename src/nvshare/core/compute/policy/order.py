@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nvshare.core.compute.policy.constants import CYCLE, LONGEST, SHORTEST
+from nvshare.core.compute.policy.constants import CYCLE, FOR_TURN, FOR_WAKER, GRAIN, LONGEST
 
-FOR_WAKER, FOR_TURN, FOR_LONG = 0.25, 0.5, 1.0  # slices owed
 NEVER = float("inf")
 ROUNDING, DIGITS = 1e-9, 9  # seconds
 
@@ -37,7 +36,7 @@ class Claim:
 
 def slice_of(share: float, longest: float) -> float:
     """Seconds of a slice of a group with this share: each has one in a cycle."""
-    return min(longest, max(SHORTEST, CYCLE * share))
+    return min(longest, max(GRAIN, CYCLE * share))
 
 
 def next_claim(claims: Sequence[Claim], time: float, longest: float) -> int:
@@ -66,7 +65,7 @@ def _until(holder: Claim, since: float, rival: Claim, longest: float) -> float:
     whole = slice_of(rival.share, longest)
     boundary = max(0.0, slice_of(holder.share, longest) - since)
     shorter = rival.left <= holder.left
-    turn = max(boundary, ((FOR_TURN if shorter else FOR_LONG) * whole - owed) / rate)
+    turn = max(boundary, (whole * (FOR_TURN if shorter else 1.0) - owed) / rate)
     if rival.woke and shorter:
-        return min(turn, max(SHORTEST - since, 0.0, (FOR_WAKER * whole - owed) / rate))
+        return min(turn, max(GRAIN - since, 0.0, (FOR_WAKER * whole - owed) / rate))
     return turn
