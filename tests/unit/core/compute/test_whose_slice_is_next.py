@@ -110,6 +110,11 @@ def test_a_waker_with_a_longer_burst_than_is_left_waits_for_the_end_of_the_slice
     assert goes_on(claim(left=0.03), GRAIN, [waker], SLICE) == pytest.approx(SLICE - GRAIN)
 
 
+def test_a_waker_that_is_owed_a_whole_slice_takes_the_card_whatever_its_burst() -> None:
+    holder, waker = claim(left=0.03), claim(SLICE, left=0.05, woke=True)
+    assert goes_on(holder, GRAIN, [waker], SLICE) == 0.0
+
+
 def test_a_long_burst_waits_for_a_short_one_until_it_is_owed_a_whole_slice() -> None:
     holder, rival = claim(0.01, left=0.01), claim(0.0)
     assert goes_on(holder, 0.0, [rival], SLICE) == pytest.approx(0.01 + SLICE)

@@ -1,10 +1,10 @@
 """Whose slice is next, and for how long the holder of a slice goes on.
 
 Guarantees, for groups that want the card: the one with the earliest virtual deadline among those whose lag is not
-negative goes next, as in EEVDF. A holder gives way to a waking task that is owed a quarter of a slice and has no more
-to do than the holder's burst has left; at the end of its slice to anyone who is owed half of one; and to those with
-longer bursts once they are owed a whole one. Letting short bursts go first, and bursts end, is what keeps the card busy
-while others think. A client of high priority has a head start of ``LONGEST``, and goes at once when it wakes up.
+negative goes next, as in EEVDF. A holder gives way at once to a waking task that is owed a quarter of a slice, and at
+the end of its slice to anyone who is owed half of one. A task that has more to do than the holder's burst has left must
+be owed a whole slice in both cases. Letting short bursts go first, and bursts end, is what keeps the card busy while
+others think. A client of high priority has a head start of ``LONGEST``, and goes at once when it wakes up.
 """
 
 from __future__ import annotations
@@ -66,6 +66,6 @@ def _until(holder: Claim, since: float, rival: Claim, longest: float) -> float:
     boundary = max(0.0, slice_of(holder.share, longest) - since)
     shorter = rival.left <= holder.left
     turn = max(boundary, (whole * (FOR_TURN if shorter else 1.0) - owed) / rate)
-    if rival.woke and shorter:
-        return min(turn, max(GRAIN - since, 0.0, (FOR_WAKER * whole - owed) / rate))
+    if rival.woke:
+        return min(turn, max(GRAIN - since, 0.0, (whole * (FOR_WAKER if shorter else 1.0) - owed) / rate))
     return turn
