@@ -428,7 +428,7 @@ class Slices:
         self._change(attachment, Change.ASK)
         account = self._of(attachment)
         if state.rhythm.resumed(now):
-            state.woke = True
+            state.woke = state.urgent or state.rhythm.burst < LONG  # not a busy task that hesitated
             card.wants_changed = True
             self.terms.wake_up(attachment)
         elif not account.engaged and now - account.left_at >= PAUSE:

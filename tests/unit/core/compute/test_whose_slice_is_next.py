@@ -105,9 +105,9 @@ def test_a_waker_that_is_owed_less_waits_until_it_is_owed_a_quarter() -> None:
     assert goes_on(claim(), GRAIN, [waker], SLICE) == pytest.approx(QUARTER - 0.002)
 
 
-def test_a_waker_with_a_longer_burst_than_is_left_waits_for_the_end_of_the_slice() -> None:
+def test_a_waker_with_a_longer_burst_than_is_left_waits_until_it_is_owed_a_whole_slice() -> None:
     waker = claim(QUARTER, left=0.05, woke=True)
-    assert goes_on(claim(left=0.03), GRAIN, [waker], SLICE) == pytest.approx(SLICE - GRAIN)
+    assert goes_on(claim(left=0.03), GRAIN, [waker], SLICE) == pytest.approx(SLICE - QUARTER)
 
 
 def test_a_waker_that_is_owed_a_whole_slice_takes_the_card_whatever_its_burst() -> None:
