@@ -67,7 +67,7 @@ static uint64_t next_stride(struct device_meter *meter, struct nvs_thread *self)
 	cost = cost > typical ? cost : typical;
 	if (cost != 0)
 		/* While PACED, markers tell of a change: a cost once known is only kept up to date. */
-		stride = clamp((known ? NVS_RARELY_NS : NVS_NEAR_NS) / cost, 1, NVS_STRIDE_MAX);
+		stride = clamp((known ? NVS_RARELY_NS : NVS_NEAR_NS) / cost, 1, NVS_WINDOW_MAX);
 	else
 		stride = NVS_ROUND;
 	return nvs_meter_vary(self, clamp(stride, 1, first));
@@ -372,8 +372,9 @@ void nvs_meter_usage(CUdevice device, struct nvs_usage_counters *out)
 void nvs_pace_set_budget(uint64_t budget_us)
 {
 	atomic_store(&budget_ns, budget_us != 0 ? budget_us * NVS_NS_PER_US : NVS_IN_FLIGHT_LOOSE_NS);
-	atomic_store(&window_max,
-		budget_us != 0 && budget_us * NVS_NS_PER_US < NVS_IN_FLIGHT_LOOSE_NS ? NVS_WINDOW_SMALL : NVS_WINDOW_MAX);
+	atomic_store(&window_max, budget_us != 0 && budget_us * NVS_NS_PER_US < NVS_IN_FLIGHT_LOOSE_NS
+					  ? NVS_WINDOW_SMALL
+					  : NVS_WINDOW_MAX);
 }
 
 uint64_t nvs_meter_budget(void)

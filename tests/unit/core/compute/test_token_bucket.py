@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nvshare.core.compute.account import Account
 from nvshare.core.compute.policy.bucket import Bucket
-from nvshare.core.compute.policy.constants import ENDS_BY, LONGEST, GRAIN
+from nvshare.core.compute.policy.constants import ENDS_BY, GRAIN, LONGEST
 from tests.unit.core.core_properties import for_all
 
 caps = st.floats(0.01, 0.99)

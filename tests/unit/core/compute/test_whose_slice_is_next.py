@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import strategies as st
 
-from nvshare.core.compute.policy.constants import CYCLE, LONGEST, GRAIN, SLICE
+from nvshare.core.compute.policy.constants import CYCLE, GRAIN, LONGEST, SLICE
 from nvshare.core.compute.policy.lag import virtual_time
 from nvshare.core.compute.policy.order import NEVER, Claim, goes_on, next_claim, slice_of
 from tests.unit.core.core_properties import for_all
@@ -55,9 +55,7 @@ def test_a_client_of_high_priority_has_a_head_start_of_the_longest_slice() -> No
 # --- how long a slice is
 
 
-@pytest.mark.parametrize(
-    ("share", "length"), [(1.0, SLICE), (0.1, SLICE), (0.05, 0.01), (0.01, GRAIN), (0.001, GRAIN)]
-)
+@pytest.mark.parametrize(("share", "length"), [(1.0, SLICE), (0.1, SLICE), (0.05, 0.01), (0.01, GRAIN), (0.001, GRAIN)])
 def test_a_slice_is_a_part_of_the_cycle_and_not_too_short(share: float, length: float) -> None:
     assert slice_of(share, SLICE) == pytest.approx(length)
 

@@ -1,7 +1,7 @@
 """Every constant that decides how compute is shared, in the scheduler and in the library.
 
-All are seconds unless the comment says otherwise. docs/compute.md has the same table with the reasons. ``make generate``
-writes those that the library needs to ``native/include/compute_constants.h``.
+All are seconds unless the comment says otherwise. docs/compute.md has the same table with the reasons. ``make
+generate`` writes those that the library needs to ``native/include/compute_constants.h``.
 """
 
 from __future__ import annotations
