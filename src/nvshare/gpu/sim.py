@@ -33,6 +33,7 @@ SPEED_BOUNDS = (0.01, 1000.0)
 
 _CONFIG = "node.conf"
 _STATE = "state"
+_OLDER_DRIVER = "before-12.8"  # below the directory of the simulated driver
 _HOLDER = "holder"  # locked by the process that a node was made for, where there is one
 _HELD = "holder.new"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -120,7 +121,7 @@ class Setup:
     compute_mode: int = 0
     mig_mode: int = 0
     cuda_reversed: int = 0
-    cuda_version: int = 13000
+    older_driver: int = 0
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,9 @@ class SimNode:
         """The variables that give a process this node: to be merged into its environment."""
         library_path = config.child_environment({}).get("LD_LIBRARY_PATH", "")
         libraries = str(native.simulated_driver())
-        entries = [libraries, *(entry for entry in library_path.split(":") if entry and entry != libraries)]
+        older = [f"{libraries}/{_OLDER_DRIVER}"]
+        others = [entry for entry in library_path.split(":") if entry and entry not in (libraries, *older)]
+        entries = [*(older if self.setup.older_driver else []), libraries, *others]
         return {
             "NVSHARE_SIM_NODE": str(self.directory),
             "NVSHARE_SOCK": str(self.socket),

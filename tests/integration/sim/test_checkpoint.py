@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nvshare.gpu.sim import SimNode
+from nvshare.gpu.sim import Setup, SimNode
 
 MIB = 1 << 20
 CONTEXT = 1009 * MIB
@@ -412,3 +412,31 @@ def test_a_failure_that_makes_no_sense_is_refused(node: SimNode, start: Start) -
     program = start(node, "print(Driver(init=False).code('cuInit', 0))", {"NVSHARE_SIM_FAULTS": "lock=600,sleep=1"})
     assert program.line() == "1"
     assert "operations are lock, checkpoint, restore and unlock" in program.heard("NVSHARE_SIM_FAULTS").text
+
+
+def test_an_older_driver_has_no_such_calls(make_node: Callable[..., SimNode], run: Run) -> None:
+    # GIVEN a node whose driver is that of CUDA 12.4
+    node = make_node(setup=Setup(older_driver=1))
+    run(
+        node,
+        """
+        import pynvml as n
+        d = Driver()
+        name, version = c_char_p(b"cuCheckpointProcessLock"), c_int()
+        d.cuDriverGetVersion(byref(version))
+        n.nvmlInit()
+        assert version.value == n.nvmlSystemGetCudaDriverVersion() == 12040
+        # THEN they are found in neither way, and all else is
+        assert not hasattr(d.library, "cuCheckpointProcessLock")
+        assert d.code("cuGetProcAddress_v2", name, byref(c_void_p()), c_int(13000), 0, byref(c_int())) == 500
+        assert d.code("cuGetProcAddress_v2", c_char_p(b"cuInit"), byref(c_void_p()), c_int(13000), 0, None) == 0
+        """,
+    )
+    run(
+        make_node(),
+        """
+        d, found = Driver(), c_void_p()
+        d.cuGetProcAddress_v2(c_char_p(b"cuCheckpointProcessLock"), byref(found), c_int(12080), 0, None)
+        assert found.value == ctypes.cast(d.library.cuCheckpointProcessLock, c_void_p).value
+        """,
+    )
