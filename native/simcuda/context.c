@@ -46,6 +46,7 @@ static CUresult context_new(CUdevice device, unsigned flags, CUcontext *out)
 		.slot = slot,
 		.peers = 1ull << gpu,
 		.effects = effects,
+		.growth = nvs_no_growth,
 		.next = nvs_process.contexts};
 	CUresult result = nvs_stream_new(ctx, 0, 0, &ctx->legacy);
 	nvs_process.contexts = ctx;
@@ -295,17 +296,6 @@ NVS_API cuCtxGetStreamPriorityRange(int *least, int *greatest)
 		*least = 0;
 	if (greatest != NULL)
 		*greatest = -5;
-	return CUDA_SUCCESS;
-}
-
-NVS_API cuCtxGetLimit(size_t *value, int limit)
-{
-	*value = 1024;
-	return CUDA_SUCCESS;
-}
-
-NVS_API cuCtxSetLimit(int limit, size_t value)
-{
 	return CUDA_SUCCESS;
 }
 
