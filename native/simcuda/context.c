@@ -275,7 +275,7 @@ NVS_API cuCtxGetFlags(unsigned *flags)
 NVS_API cuCtxGetApiVersion(CUcontext ctx, unsigned *version)
 {
 	*version = 3020;
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuCtxGetId(CUcontext ctx, unsigned long long *id)
@@ -296,7 +296,7 @@ NVS_API cuCtxGetStreamPriorityRange(int *least, int *greatest)
 		*least = 0;
 	if (greatest != NULL)
 		*greatest = -5;
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuCtxSynchronize(void)

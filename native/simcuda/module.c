@@ -199,13 +199,13 @@ NVS_API cuModuleGetFunction(CUfunction *function, CUmodule module, const char *n
 
 NVS_API cuModuleGetGlobal_v2(CUdeviceptr *p, size_t *n, CUmodule module, const char *name)
 {
-	return CUDA_ERROR_NOT_FOUND;
+	return nvs_pass(CUDA_ERROR_NOT_FOUND);
 }
 
 NVS_API cuModuleGetLoadingMode(int *mode)
 {
 	*mode = is_lazy() ? 2 : 1;
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuFuncGetAttribute(int *value, int attribute, CUfunction function)
@@ -213,17 +213,17 @@ NVS_API cuFuncGetAttribute(int *value, int attribute, CUfunction function)
 	if (value == NULL || !nvs_is_function(function))
 		return CUDA_ERROR_INVALID_VALUE;
 	*value = attribute == 0 ? 1024 : attribute == 4 ? 16 : attribute == 5 || attribute == 6 ? 75 : 0;
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuFuncSetAttribute(CUfunction function, int attribute, int value)
 {
-	return nvs_is_function(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+	return nvs_pass(nvs_is_function(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
 }
 
 NVS_API cuFuncSetCacheConfig(CUfunction function, int config)
 {
-	return nvs_is_function(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+	return nvs_pass(nvs_is_function(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
 }
 
 NVS_API cuFuncGetName(const char **name, CUfunction function)
@@ -231,7 +231,7 @@ NVS_API cuFuncGetName(const char **name, CUfunction function)
 	if (name == NULL || !nvs_is_function(function))
 		return CUDA_ERROR_INVALID_VALUE;
 	*name = function->name;
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size)
@@ -244,7 +244,7 @@ NVS_API cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, si
 	*offset = at;
 	if (size != NULL)
 		*size = function->sizes[index];
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared)
@@ -252,7 +252,7 @@ NVS_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction func
 	if (!nvs_is_function(function) || threads <= 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	*blocks = threads > 1024 ? 0 : 1024 / threads;
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 /* ---- what the CUDA runtime asks for ---- */

@@ -207,6 +207,8 @@ CUresult nvs_begin_context(CUcontext *ctx);
 CUresult nvs_begin_stream(CUstream handle, CUstream *stream);
 /* End of a call: unlock, and let the time pass that the call takes. */
 CUresult nvs_end(CUresult result);
+/* A whole call that needs nothing of this process's state. */
+CUresult nvs_pass(CUresult result);
 /* The call takes so many simulated ns of its thread's time, from now on. */
 void nvs_takes(double ns);
 CUcontext nvs_current(void);
