@@ -121,8 +121,8 @@ def test_page_locked_memory_of_the_host_stays_where_it_is(node: SimNode, run: Ru
 def test_it_takes_what_it_takes_on_a_real_card(
     make_node: Callable[..., SimNode], run: Run, size: int, out: float, back: float
 ) -> None:
-    # GIVEN a slow node, so that the time of the calls themselves counts little
-    node = make_node("1xH200", 1)
+    # GIVEN a node that is ten times as fast as life
+    node = make_node("1xH200", 10)
     said = run(
         node,
         f"""
@@ -133,10 +133,10 @@ def test_it_takes_what_it_takes_on_a_real_card(
         for operation in ("Checkpoint", "Restore"):
             begun = time.monotonic()
             assert d.checkpoint(operation, os.getpid()) == 0
-            print(time.monotonic() - begun)
+            print(10 * (time.monotonic() - begun))
         """,
     )
-    # THEN neither is faster
+    # THEN neither takes less
     took = [float(line) for line in said.split()]
     assert took[0] >= 0.99 * out
     assert took[1] >= 0.99 * back
