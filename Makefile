@@ -16,7 +16,7 @@ PY_DIRS := src tests benchmarks tools examples docs/verify test_gpu_allocation.p
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-pythons coverage lint format generate native stubs bench soak test-kube soak-kube wheels \
-	images manifests clean
+	test-install images manifests clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -96,9 +96,14 @@ test-kube: $(READY) native ## the tests of the Kubernetes part on a real cluster
 soak-kube: $(READY) native ## the same with 200 random rounds instead of 10
 	NVSHARE_SOAK=1 $(BIN)/python tools/kube/cluster.py run $(BIN)/pytest -rs tests/kube
 
+wheels test-install: export ZIG_GLOBAL_CACHE_DIR = $(CURDIR)/build/zig
+
 wheels: $(READY) ## the sdist and the wheels, for x86-64 and arm64 and any glibc since 2.17, into dist/
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[wheels]'
 	@$(BIN)/python tools/wheels.py dist
+
+test-install: native wheels ## the wheels, installed and run: outside the tree, on glibc 2.31, on arm64
+	$(BIN)/pytest -n 3 --dist loadfile -rs --durations=5 tests/install
 
 IMAGE_PREFIX ?= localhost/nvshare
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/nvshare/__init__.py)

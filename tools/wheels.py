@@ -39,7 +39,9 @@ def build_wheel(sdist: Path, architecture: str, directory: Path) -> Path:
         _python("-m", "auditwheel", "repair", "--wheel-dir", str(directory), str(wheel))
     tagged = next(directory.glob(f"*manylinux2014_{architecture}*.whl"), None)
     if tagged is None:
-        sys.exit(f"nvshare: the {architecture} wheel needs more than manylinux2014 has; see: auditwheel show {directory}/*")
+        sys.exit(
+            f"nvshare: the {architecture} wheel needs more than manylinux2014 has; see: auditwheel show {directory}/*"
+        )
     return tagged
 
 
