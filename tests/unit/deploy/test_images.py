@@ -1,4 +1,4 @@
-"""``make images``: from the wheel of this machine's architecture, by whichever builder works, with the names that the chart asks for."""
+"""``make images``: from this machine's wheel, by whichever builder works, with the names that the chart asks for."""
 
 from __future__ import annotations
 
