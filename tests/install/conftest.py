@@ -25,15 +25,14 @@ class Shell:
 
     def __init__(self, environment: Path, directory: Path, runtime: str, run_program: Run) -> None:
         self.directory = directory
-        self._programs = environment / "bin"
-        path = f"{self._programs}{os.pathsep}{os.environ['PATH']}"
+        path = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
         self._variables = {**os.environ, "XDG_RUNTIME_DIR": runtime, "PATH": path}
         self._variables.pop("PYTHONPATH", None)
         self._run_program = run_program
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [self._programs / program, *arguments],
+            [program, *arguments],
             cwd=self.directory,
             env=self._variables,
             check=False,
@@ -43,7 +42,7 @@ class Shell:
         )
 
     def start(self, program: str, *arguments: str) -> Program:
-        return self._run_program([self._programs / program, *arguments], self._variables)
+        return self._run_program([program, *arguments], self._variables)
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,28 @@ def test_the_demo_runs(shell: Shell) -> None:
     assert [row["test"] for row in rows] == [1, 2, 3, 4]
 
 
+def test_the_service_runs_the_installed_scheduler(shell: Shell, installed: Path) -> None:
+    done = shell.run("nvshare", "install", "--system", "--print")
+    assert f'ExecStart="{installed}/bin/nvshare-scheduler" ' in done.stdout
+
+
+def test_bash_completes_commands_and_options(shell: Shell) -> None:
+    """As docs/workstation.md says; bash has no completion of its own here."""
+    lines = ("nvshare do", "nvshare run --car", "nvsharectl sta")
+    found = [complete(shell, line) for line in lines]
+    assert found == [["doctor"], ["--card-memory"], ["status"]]
+
+
+def complete(shell: Shell, line: str) -> list[str]:
+    program, *words = line.split()
+    script = f"""
+        eval "$(_{program.upper()}_COMPLETE=bash_source {program})"
+        COMP_WORDS=({line}) COMP_CWORD={len(words)}
+        _{program}_completion {program} && printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    return shell.run("bash", "-c", script).stdout.split()
+
+
 def test_env_names_what_a_plain_shell_needs(shell: Shell, installed: Path) -> None:
     done = shell.run("nvshare", "env")
     assert f"export LD_PRELOAD={installed}" in done.stdout
