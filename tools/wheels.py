@@ -1,6 +1,7 @@
 """Builds the sdist, and from it a wheel for each architecture: ``python tools/wheels.py DIRECTORY``.
 
-The wheels need no symbol of glibc above 2.17. auditwheel checks that and gives them the tag manylinux2014.
+The wheels need no symbol of glibc above 2.17. auditwheel checks that and gives them the tag manylinux2014. Two builds
+of one commit are equal.
 """
 
 from __future__ import annotations
@@ -48,10 +49,19 @@ def build_wheel(sdist: Path, architecture: str, directory: Path) -> Path:
 def _python(*arguments: str, **variables: str) -> None:
     # cmake and ninja are beside this Python.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, **variables}
+    environment = {"SOURCE_DATE_EPOCH": _commit_time(), **os.environ, "PATH": path, **variables}
     done = subprocess.run([sys.executable, *arguments], env=environment, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{done.stdout}{done.stderr}nvshare: failed: python {' '.join(arguments)}")
+
+
+def _commit_time() -> str:
+    """The time that files in archives get; where there is no git 1980, the first that zip knows."""
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "315532800"
 
 
 def main() -> None:
