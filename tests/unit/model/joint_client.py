@@ -24,8 +24,8 @@ SECOND = NS
 MS = 10**6
 US = 10**3
 UNSEEN = 2 * MS  # what the GPU's clock may take off a bill
-KERNELS = (50 * US, 200 * US, MS, 3 * MS)
-PIECES = (1, 3, 20, 200)
+KERNELS = (300 * US, MS, 3 * MS)
+PIECES = (1, 3, 20, 60)
 THINKING = (0, 300 * US, 1200 * US, 6 * MS, 20 * MS)
 AHEAD = 8  # pieces in flight without a budget
 LOOKS = (20 * US, 100 * US, 400 * US)  # from what happens until the link thread sees it
@@ -113,6 +113,7 @@ class Seat:
     over: int = 0
     overrun: int = 0
     asked: bool = False
+    voided: bool = False  # the terms changed while it asked; perhaps the scheduler heard it under the new ones
     closing: bool = False  # it told what is in flight
     began_with: int = 0  # nanoseconds at work, when its slice began
     counted: int = 0
@@ -124,6 +125,7 @@ class Seat:
         return State.ASKED if self.asked else State.NONE
 
     def without_slices(self) -> None:
+        self.voided = self.voided or self.asked
         self.number, self.asked, self.closing, self.overrun = 0, False, False, 0
 
 
@@ -308,7 +310,8 @@ class JointClient:
         if seat.needs and seat.grant and command.number not in (seat.over, seat.number):
             if seat.number:
                 seat.over = seat.number
-            seat.number, seat.given_at, seat.closing, seat.asked = command.number, self.world.now, False, False
+            seat.number, seat.given_at = command.number, self.world.now
+            seat.closing = seat.asked = seat.voided = False
         length = 0 if command.length is None else max(1, round(command.length * NS))
         patience = round(command.patience * NS)
         self._feed(EventType.GIVE, card=card, number=command.number, length=length, patience=patience)
