@@ -179,7 +179,7 @@ class JointClient:
         me, quota = self.id, self._quota
         link.up(lambda now: e.ClientRegistered(now, me, ancestors, held, can_swap=True, core_limit=quota))
         for card in range(len(self._cards)):
-            self.link(lambda card=card: self._feed(EventType.CARD, card=card))  # type: ignore[misc]
+            self.link(lambda card=card: self._feed(EventType.CARD, card=card))
 
     def lost(self) -> None:
         self.wire = None
