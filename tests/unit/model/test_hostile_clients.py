@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from nvshare.bench.fairness.tasks import parse_set
 from nvshare.core import commands as c
@@ -25,6 +22,7 @@ from nvshare.model.shell import Shell
 BEGIN, END = 2.0, 10.0  # seconds
 GIVEN_UP = 100 * (LONGEST + SPEAK_BY) / (END - BEGIN)  # percent: one slice whose client does not answer
 LIAR = 0xBAD
+EVERY = 0.003  # seconds between two requests
 Answer = dict[str, object]
 # What it says of a slice, and so many seconds after it was given; None: nothing.
 ANSWERS: dict[str, tuple[float, Answer] | None] = {
@@ -38,11 +36,11 @@ ANSWERS: dict[str, tuple[float, Answer] | None] = {
 
 
 class Liar:
-    """Asks all the time, and answers each slice in one of these ways, by turns."""
+    """Asks all the time, and answers each slice in the same way."""
 
-    def __init__(self, engine: Engine, shell: Shell, gpu: str, answers: Iterator[str], every: float) -> None:
+    def __init__(self, engine: Engine, shell: Shell, gpu: str, answer: str) -> None:
         self._engine, self._shell, self._gpu = engine, shell, gpu
-        self._answers, self._every, self._last = answers, every, 0
+        self._answer, self._last = ANSWERS[answer], 0
         held = (e.HeldGpu(gpu),)
         self._say(lambda now: e.ClientRegistered(now, LIAR, Process(LIAR, (LIAR,)), gpus=held, can_swap=True))
         self._say(lambda now: e.LockRequested(now, LIAR, gpu))
@@ -55,22 +53,21 @@ class Liar:
     def _ask(self) -> None:
         if self._engine.now < END:
             self._say(lambda now: e.SliceRequested(now, LIAR, self._gpu))
-            self._engine.after(self._every, self._ask)
+            self._engine.after(EVERY, self._ask)
 
     def receive(self, command: c.Command) -> None:
         if not isinstance(command, c.GiveSlice) or command.number == self._last:
             return
         self._last = number = command.number
-        answer = ANSWERS[next(self._answers)]
-        if answer is not None:
-            later, said = answer
+        if self._answer is not None:
+            later, said = self._answer
             self._engine.after(
                 later,
                 lambda: self._say(lambda now: e.SliceOver(now, LIAR, self._gpu, number, **said)),  # type: ignore[arg-type]
             )
 
 
-def beside(written: str, answers: Sequence[str], every: float = 0.003) -> list[float]:
+def beside(written: str, answer: str) -> list[float]:
     """Percent of the card's time that honest tasks get."""
     engine, profile = Engine(), load("H200")
     card = Card(engine, "GPU-a", profile)
@@ -81,19 +78,11 @@ def beside(written: str, answers: Sequence[str], every: float = 0.003) -> list[f
         path = _shared_path(engine, shell, card, client := 0xA0 + place, task)
         programs.append(_Program(engine, card, path, client, task, BEGIN, END))
         engine.start(programs[-1].run(0.0))
-    Liar(engine, shell, card.uuid, itertools.cycle(answers), every)
+    Liar(engine, shell, card.uuid, answer)
     engine.run()
     return [100 * program.used / (END - BEGIN) for program in programs]
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_honest_tasks_keep_their_shares_beside_a_liar(answer: str) -> None:
-    assert min(beside("20+0 20+0", [answer])) >= 0.95 * 100 / 3 - GIVEN_UP / 2
-
-
-@settings(max_examples=3, derandomize=True, deadline=None)
-@given(st.lists(st.sampled_from(sorted(ANSWERS)), min_size=2, max_size=6), st.sampled_from([0.003, 0.5]))
-def test_liars_of_many_kinds_gain_nothing_either(answers: list[str], every: float) -> None:
-    thinker, busy = beside("5+15 20+0", answers, every)
-    assert thinker >= 0.85 * 25 - GIVEN_UP / 2
-    assert busy >= 0.95 * 100 / 3 - GIVEN_UP / 2
+    assert min(beside("20+0 20+0", answer)) >= 0.95 * 100 / 3 - GIVEN_UP / 2
