@@ -132,3 +132,13 @@ def test_quotas_hold_beside_brief_bursts(written: str) -> None:
     got = shares(tasks, 4.0, 1.0, load("H200"), validates=True)
     for share, due in zip(got, measure(tasks).attainable, strict=True):
         assert share >= 0.88 * due
+
+
+@pytest.mark.parametrize(
+    "written", ["20+20@50.. 30+30@50.. 20+0", "20+20@45.. 30+30@45.. 20+0", "20+20 30+30 20+0@..20"]
+)
+def test_who_takes_what_is_left_over_costs_no_other_its_share(written: str) -> None:
+    tasks = parse_set(written)
+    got = shares(tasks, 4.0, 1.0, load("H200"))
+    for share, due in zip(got, measure(tasks).attainable, strict=True):
+        assert share >= 0.88 * due

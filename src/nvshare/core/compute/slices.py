@@ -540,6 +540,7 @@ class Slices:
             self._touch(attachment)
         account = self._of(attachment)
         account.charge(total - slice.billed, now)
+        self.terms.bound_lag(attachment.gpu.compute, account, LONG)  # much of it nobody else may have wanted
         rhythm = attachment.compute.rhythm
         thought = rhythm.thinks
         rhythm.used(total - slice.counted)

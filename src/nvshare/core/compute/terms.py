@@ -83,7 +83,7 @@ class Terms:
         return lag.virtual_time(accounts.values() or card.accounts.values())
 
     @staticmethod
-    def _bound_lag(card: CardCompute, account: Account, most: float) -> None:
+    def bound_lag(card: CardCompute, account: Account, most: float) -> None:
         """Keep what a group is owed by the others that are live, and owes them, within a bound. Its own virtual time
         would pull V along, and most of its lag would stay."""
         others = {id(other): other for other in (each.compute.account for each in card.live) if other is not None}
@@ -112,17 +112,18 @@ class Terms:
         """
         state = slice.attachment.compute
         before = state.kind
-        if state.rhythm.brief and not before.free:
+        alone = slice.alone and not slice.attachment.gpu.compute.free_runners
+        brief = state.rhythm.is_brief(alone)
+        if brief and not before.free:
             self._found(slice.attachment, Kind.BRIEF)
             return True
         if used <= 0.0 or busy <= 0.0 or not self._is_undisturbed(slice):
             return False
-        alone = slice.alone and not slice.attachment.gpu.compute.free_runners
         if not alone and busy >= LAUNCH_BOUND_BELOW * used:
             return False
         state.evidence.add(used, busy)
         verdict = state.evidence.verdict(before)
-        if verdict is None or (before is Kind.BRIEF and (state.rhythm.brief or not slice.exclusive)):
+        if verdict is None or (before is Kind.BRIEF and (brief or not slice.exclusive)):
             return False
         self._found(slice.attachment, verdict)
         return verdict is not before
@@ -139,7 +140,7 @@ class Terms:
 
     def _compete_again(self, attachment: Attachment) -> None:
         """The client no longer runs beside others. What it used then it took from nobody: it owes little of that."""
-        self._bound_lag(attachment.gpu.compute, self.account(attachment), LONGEST)
+        self.bound_lag(attachment.gpu.compute, self.account(attachment), LONGEST)
 
     @staticmethod
     def _trust_longer(state: AttachmentCompute) -> None:
@@ -299,7 +300,7 @@ class Terms:
                     slice.since, slice.billed, slice.counted = now, 0.0, 0.0
             account.bucket.restart(cap, now)
             account.floor = floor
-            self._bound_lag(card, account, LONGEST)
+            self.bound_lag(card, account, LONGEST)
 
     def rhythm_changed(self, gpu: GpuState) -> None:
         """A client woke up: its want counts for the shares, and whether it thinks for what all may have in flight."""
@@ -361,7 +362,7 @@ class Terms:
         for long begins level with the others."""
         account = self.account(attachment)
         away = not account.engaged and self.node.now >= account.left_at + ACTIVE_FOR
-        self._bound_lag(attachment.gpu.compute, account, 0.0 if away else LONG)
+        self.bound_lag(attachment.gpu.compute, account, 0.0 if away else LONG)
 
     # --- log lines
 

@@ -38,7 +38,7 @@ def test_a_client_of_which_nothing_is_known_counts_as_always_busy() -> None:
     rhythm = Rhythm()
     assert (rhythm.want, rhythm.left, rhythm.burst) == (1.0, BUSY, BUSY)
     assert not rhythm.thinks
-    assert not rhythm.brief
+    assert not rhythm.is_brief(True)
     assert rhythm.patience == PAUSE
 
 
@@ -155,9 +155,17 @@ def test_a_client_that_hesitates_is_given_time_for_eight_bursts() -> None:
 
 def test_bursts_are_brief_when_four_are_known_and_short() -> None:
     task = Task()
-    assert not task.rounds(3, 0.001, 0.01).brief
-    assert task.rounds(1, 0.001, 0.01).brief
-    assert not task.rounds(4, 0.004, 0.01).brief
+    assert not task.rounds(3, 0.001, 0.01).is_brief(True)
+    assert task.rounds(1, 0.001, 0.01).is_brief(True)
+    assert not task.rounds(4, 0.004, 0.01).is_brief(True)
+
+
+def test_the_shorter_half_of_the_bursts_tells_where_others_may_have_made_the_rest_longer() -> None:
+    task = Task()
+    task.rounds(2, 0.003, 0.01)
+    rhythm = task.rounds(2, 0.006, 0.01)
+    assert not rhythm.is_brief(True)
+    assert rhythm.is_brief(False)
 
 
 def test_a_correction_of_the_bill_leaves_no_negative_burst() -> None:

@@ -85,9 +85,13 @@ class Rhythm:
         """Its bursts are short, and its host phases leave others a part of the card that is worth having."""
         return self.want < THINKS and self.burst < LONG
 
-    @property
-    def brief(self) -> bool:
-        return self.known and _mean(self.bursts) < BRIEF
+    def is_brief(self, alone: bool) -> bool:
+        """Its bursts are too short for slices. Others that run beside it can only make bursts look longer, so then the
+        shorter half of them tells."""
+        if not self.known:
+            return False
+        told = self.bursts if alone else sorted(self.bursts)[: BURSTS // 2]
+        return sum(told) / len(told) < BRIEF
 
     @property
     def patience(self) -> float:
