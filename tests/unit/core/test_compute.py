@@ -812,7 +812,7 @@ def test_who_was_away_in_the_midst_of_its_slice_does_not_keep_the_card_from_othe
     else:
         stage.request(1)
         stage.ask(1)
-    # THEN it is owed no more than a tenth of a second, repays what others missed when it was stopped, and shares the card
+    # THEN it is owed a tenth of a second at most, repays what others missed while it was stopped, and shares the card
     assert owed(stage, 1) <= 0.1
     repays = stage.account(1).waits_until - stage.now
     if repays > 0.0:
