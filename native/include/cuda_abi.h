@@ -47,6 +47,7 @@ typedef enum CUresult {
 	CUDA_ERROR_INVALID_PTX = 218,
 	CUDA_ERROR_OPERATING_SYSTEM = 304,
 	CUDA_ERROR_INVALID_HANDLE = 400,
+	CUDA_ERROR_ILLEGAL_STATE = 401,
 	CUDA_ERROR_NOT_FOUND = 500,
 	CUDA_ERROR_NOT_READY = 600,
 	CUDA_ERROR_ILLEGAL_ADDRESS = 700,
@@ -173,6 +174,44 @@ typedef struct CUlaunchConfig {
 	void *attrs;
 	unsigned int numAttrs;
 } CUlaunchConfig;
+
+/* Checkpoints of a process: since 12.8; the driver reads no argument that is NULL. */
+typedef enum CUprocessState {
+	CU_PROCESS_STATE_RUNNING = 0,
+	CU_PROCESS_STATE_LOCKED = 1,
+	CU_PROCESS_STATE_CHECKPOINTED = 2,
+	CU_PROCESS_STATE_FAILED = 3,
+} CUprocessState;
+
+typedef struct CUcheckpointLockArgs {
+	unsigned int timeoutMs; /* 0: wait for ever */
+	unsigned int reserved0;
+	cuuint64_t reserved1[7];
+} CUcheckpointLockArgs;
+
+typedef struct CUcheckpointCheckpointArgs {
+	cuuint64_t reserved[8];
+} CUcheckpointCheckpointArgs;
+
+typedef struct CUcheckpointGpuPair {
+	CUuuid oldUuid, newUuid;
+} CUcheckpointGpuPair;
+
+typedef struct CUcheckpointRestoreArgs {
+	CUcheckpointGpuPair *gpuPairs;
+	unsigned int gpuPairsCount;
+	char reserved[44];
+	cuuint64_t reserved1;
+} CUcheckpointRestoreArgs;
+
+typedef struct CUcheckpointUnlockArgs {
+	cuuint64_t reserved[8];
+} CUcheckpointUnlockArgs;
+
+_Static_assert(sizeof(CUcheckpointLockArgs) == 64, "as in cuda.h");
+_Static_assert(sizeof(CUcheckpointCheckpointArgs) == 64, "as in cuda.h");
+_Static_assert(sizeof(CUcheckpointRestoreArgs) == 64, "as in cuda.h");
+_Static_assert(sizeof(CUcheckpointUnlockArgs) == 64, "as in cuda.h");
 
 /* Device attributes that we ask for */
 enum {
