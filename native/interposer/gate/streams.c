@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "gate/entry.h"
 #include "gate/gate.h"
 #include "gate/upcalls.h"
 #include "resolve/context.h"
@@ -105,6 +106,8 @@ uint32_t nvs_context_count(CUdevice device)
 bool nvs_each_context(bool (*visit)(struct nvs_context *))
 {
 	bool all = true;
+	if (!nvs_entry_answers())
+		return false;
 	CUstreamCaptureMode mode = nvs_relax();
 	for (struct nvs_context *context = nvs_context_first(); context != NULL; context = context->next) {
 		CUcontext handle = atomic_load(&context->handle), popped;
@@ -239,7 +242,8 @@ static void capture_ended(CUstream stream)
 	do {                                                                                                           \
 		if (!nvs_resolve_driver() || nvs_real.name == NULL)                                                    \
 			return CUDA_ERROR_NOT_INITIALIZED;                                                             \
-	} while (0)
+	} while (0);                                                                                                   \
+	NVS_ENTER_DRIVER
 
 #define BEGIN_CAPTURE(name, params, args, where)                                                                       \
 	NVS_EXPORT CUresult name params                                                                                \

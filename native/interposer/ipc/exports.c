@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "gate/entry.h"
 #include "gate/gate.h"
 #include "ipc/ipc.h"
 #include "ipc/server.h"

@@ -9,6 +9,7 @@
 
 #include "base/devices.h"
 #include "base/log.h"
+#include "gate/entry.h"
 #include "ipc/ipc.h"
 #include "ipc/server.h"
 #include "ipc/socket.h"

@@ -16,6 +16,7 @@
 #include "link/shell.h"
 #include "memory/swap/mover.h"
 #include "memory/swap/residency.h"
+#include "resolve/resolve.h"
 
 #define RETRY_FIRST_NS (100 * NVS_NS_PER_MS)
 #define RETRY_LAST_NS NVS_NS_PER_S
@@ -514,6 +515,7 @@ static uint64_t do_what_is_due(void)
 void *nvs_link_thread(void *unused)
 {
 	pthread_setname_np(pthread_self(), "nvshare-link");
+	nvs_inside++; /* what the driver calls on behalf of this thread waits for nothing */
 	prctl(PR_SET_TIMERSLACK, 1ul); /* slices end to the microsecond, not to the default of 50 */
 	for (;;)
 		wait_for_something(do_what_is_due());

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "gate/entry.h"
 #include "gate/gate.h"
 #include "ipc/ipc.h"
 #include "link/link.h"

@@ -11,6 +11,7 @@
 
 #include "base/devices.h"
 #include "base/log.h"
+#include "gate/entry.h"
 #include "gate/gate.h"
 #include "gate/streams.h"
 #include "link/link.h"
