@@ -191,6 +191,7 @@ NVS_API cuMemAllocManaged(CUdeviceptr *p, size_t n, unsigned flags)
 			(struct part){.gpu = -1, .bytes = left < NVS_MANAGED_PART ? left : NVS_MANAGED_PART};
 	}
 	physical->managed = managed;
+	nvs_immovable(1);
 	*p = (CUdeviceptr)(uintptr_t)physical->contents.raw;
 	return nvs_end(CUDA_SUCCESS);
 }
@@ -200,6 +201,8 @@ void nvs_managed_free(struct nvs_managed *managed)
 	for (size_t i = 0; managed != NULL && i < managed->count; i++)
 		if (managed->parts[i].gpu >= 0)
 			drop(&managed->parts[i]);
+	if (managed != NULL)
+		nvs_immovable(-1);
 	free(managed);
 }
 

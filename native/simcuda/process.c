@@ -39,18 +39,16 @@ static void after_fork(void)
 }
 
 /* The card with this number, as CUDA counts them. */
-static unsigned numbered(uint32_t index)
+static unsigned numbered(const struct nvs_node *node, uint32_t index)
 {
-	const struct nvs_node *node = nvs_process.node;
 	const char *order = getenv("CUDA_DEVICE_ORDER");
 	bool by_bus = node->setup.cuda_reversed == 0 || (order != NULL && strcmp(order, "PCI_BUS_ID") == 0);
 	return by_bus ? index : node->gpu_count - 1 - index;
 }
 
 /* One entry of CUDA_VISIBLE_DEVICES: an index, or a UUID or its beginning. -1: names no card. */
-static int find_gpu(const char *entry)
+static int find_gpu(const struct nvs_node *node, const char *entry)
 {
-	const struct nvs_node *node = nvs_process.node;
 	if (strncasecmp(entry, "GPU-", 4) == 0) {
 		for (uint32_t i = 0; i < node->gpu_count; i++)
 			if (strncasecmp(node->gpus[i].uuid, entry, strlen(entry)) == 0)
@@ -60,25 +58,25 @@ static int find_gpu(const char *entry)
 	char *end = NULL;
 	long index = strtol(entry, &end, 10);
 	bool known = end != entry && *end == '\0' && index >= 0 && index < (long)node->gpu_count;
-	return known ? (int)numbered((uint32_t)index) : -1;
+	return known ? (int)numbered(node, (uint32_t)index) : -1;
 }
 
 /* As the real driver: the list ends at the first entry that names no card, or one named before. */
-static void find_devices(void)
+static void find_devices(const struct nvs_node *node)
 {
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	char list[1024], *rest = NULL;
 	nvs_process.device_count = 0;
-	if (nvs_process.node->setup.mig_mode != 0)
+	if (node->setup.mig_mode != 0)
 		return;
 	if (visible == NULL) {
-		for (uint32_t i = 0; i < nvs_process.node->gpu_count; i++)
-			nvs_process.devices[nvs_process.device_count++] = numbered(i);
+		for (uint32_t i = 0; i < node->gpu_count; i++)
+			nvs_process.devices[nvs_process.device_count++] = numbered(node, i);
 		return;
 	}
 	snprintf(list, sizeof(list), "%s", visible);
 	for (char *entry = strtok_r(list, ", ", &rest); entry != NULL; entry = strtok_r(NULL, ", ", &rest)) {
-		int gpu = find_gpu(entry);
+		int gpu = find_gpu(node, entry);
 		for (int i = 0; i < nvs_process.device_count && gpu >= 0; i++)
 			if (nvs_process.devices[i] == (unsigned)gpu)
 				gpu = -1;
@@ -89,15 +87,41 @@ static void find_devices(void)
 }
 
 /* A program that replaced itself by exec keeps its pid: what the former one had is gone. */
-static void drop_former_self(void)
+static void drop_former_self(struct nvs_node *node)
 {
-	struct nvs_node *node = nvs_process.node;
 	int self = nvs_node_pid();
 	nvs_node_lock(node);
 	for (int i = (int)node->slot_top - 1; i >= 0; i--)
 		if (node->slots[i].pid == self)
 			nvs_slot_release(node, i);
+	for (int i = (int)node->member_top - 1; i >= 0; i--)
+		if (node->members[i].pid == self)
+			nvs_member_release(node, &node->members[i]);
 	nvs_node_unlock(node);
+}
+
+static CUresult initialise(void)
+{
+	struct nvs_fault faults[NVS_OPERATIONS] = {0};
+	struct nvs_node *node = nvs_node_open();
+	if (node == NULL)
+		return CUDA_ERROR_NO_DEVICE;
+	if (!nvs_faults_read(faults))
+		return CUDA_ERROR_INVALID_VALUE;
+	drop_former_self(node);
+	nvs_node_lock(node);
+	nvs_process.member = nvs_member_claim(node);
+	if (nvs_process.member != NULL)
+		memcpy(nvs_process.member->faults, faults, sizeof(faults));
+	nvs_node_unlock(node);
+	if (nvs_process.member == NULL)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	for (int i = 0; i < NVS_GPUS; i++)
+		nvs_process.memory_slot[i] = -1;
+	find_devices(node);
+	pthread_atfork(NULL, NULL, after_fork);
+	__atomic_store_n(&nvs_process.node, node, __ATOMIC_RELEASE);
+	return CUDA_SUCCESS;
 }
 
 NVS_API cuInit(unsigned flags)
@@ -107,20 +131,9 @@ NVS_API cuInit(unsigned flags)
 	if (nvs_process.forked)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	nvs_lock();
-	if (nvs_process.node == NULL) {
-		struct nvs_node *node = nvs_node_open();
-		if (node == NULL) {
-			nvs_unlock();
-			return CUDA_ERROR_NO_DEVICE;
-		}
-		nvs_process.node = node;
-		for (int i = 0; i < NVS_GPUS; i++)
-			nvs_process.memory_slot[i] = -1;
-		drop_former_self();
-		find_devices();
-		pthread_atfork(NULL, NULL, after_fork);
-	}
-	CUresult result = nvs_process.device_count > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+	CUresult result = nvs_process.node == NULL ? initialise() : CUDA_SUCCESS;
+	if (result == CUDA_SUCCESS && nvs_process.device_count == 0)
+		result = CUDA_ERROR_NO_DEVICE;
 	nvs_unlock();
 	return result;
 }
@@ -129,8 +142,10 @@ CUresult nvs_begin(void)
 {
 	if (nvs_process.forked || __atomic_load_n(&nvs_process.node, __ATOMIC_ACQUIRE) == NULL)
 		return CUDA_ERROR_NOT_INITIALIZED;
-	nvs_lock();
-	return CUDA_SUCCESS;
+	CUresult result = nvs_enter();
+	if (result == CUDA_SUCCESS)
+		nvs_lock();
+	return result;
 }
 
 void nvs_takes(double ns)
@@ -160,6 +175,7 @@ CUresult nvs_end(CUresult result)
 	nvs_unlock();
 	if (nvs_thread.busy_until > 0)
 		let_time_pass();
+	nvs_leave();
 	return result;
 }
 

@@ -58,13 +58,16 @@ static bool move_into_file(struct nvs_physical *physical)
 	}
 	nvs_contents_move(&physical->contents, raw);
 	physical->file = nvs_kept_file(fd);
+	nvs_immovable(1);
 	return true;
 }
 
 void nvs_physical_unshare(struct nvs_physical *physical)
 {
-	if (physical->file.open)
+	if (physical->file.open) {
 		munmap(physical->contents.raw, physical->contents.size);
+		nvs_immovable(-1);
+	}
 	nvs_kept_file_close(&physical->file);
 }
 
@@ -125,6 +128,7 @@ static CUresult import_file(int fd, const struct label *label, CUdevice device, 
 		return result;
 	}
 	(*out)->file = nvs_kept_file(own);
+	nvs_immovable(1);
 	(*out)->prop = label->prop;
 	(*out)->prop.location.id = device;
 	return CUDA_SUCCESS;

@@ -169,6 +169,7 @@ struct CUgraph_st {
 
 struct nvs_process {
 	struct nvs_node *node; /* NULL before cuInit */
+	struct nvs_member *member;
 	int device_count;
 	unsigned devices[NVS_GPUS]; /* ordinal to GPU of the node */
 	CUcontext contexts, primary[NVS_GPUS];
@@ -209,6 +210,17 @@ int nvs_gpu_of(CUdevice device);
 int nvs_memory_slot(unsigned gpu);
 /* A line for programs that need real kernels, once per process. */
 void nvs_say_limits(const char *what);
+
+/* ---- checkpoint.c ---- */
+/* Enter the driver: waits while the process is locked or away. On an error it is not entered. */
+CUresult nvs_enter(void);
+void nvs_leave(void);
+/* So many more pieces of memory that no checkpoint can take. */
+void nvs_immovable(int pieces);
+
+/* ---- faults.c ---- */
+/* False after a line on stderr: what is planted makes no sense. */
+bool nvs_faults_read(struct nvs_fault faults[NVS_OPERATIONS]);
 
 /* ---- submit.c ---- */
 void nvs_catch_up(void);

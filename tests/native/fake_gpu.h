@@ -57,6 +57,7 @@ static struct {
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .streams = {{.alive = true, .blocking = true}}, .let_go_at = FAKE_HELD};
 
 struct nvs_real nvs_real;
+__thread int nvs_inside;
 
 bool nvs_resolve_driver(void)
 {

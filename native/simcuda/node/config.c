@@ -42,6 +42,11 @@ static const struct field fields[] = {
 	{"mem_set_access", REAL, AT(profile.mem_set_access)},
 	{"mem_unmap", REAL, AT(profile.mem_unmap)},
 	{"mem_release", REAL, AT(profile.mem_release)},
+	{"checkpoint_out", REAL, AT(profile.checkpoint_out)},
+	{"checkpoint_in", REAL, AT(profile.checkpoint_in)},
+	{"checkpoint_d2h", REAL, AT(profile.checkpoint_d2h)},
+	{"checkpoint_h2d", REAL, AT(profile.checkpoint_h2d)},
+	{"checkpointed_bytes", U64, AT(profile.checkpointed_bytes)},
 	{"compute_major", INT, AT(profile.compute_major)},
 	{"compute_minor", INT, AT(profile.compute_minor)},
 	{"multiprocessors", INT, AT(profile.multiprocessors)},
@@ -49,9 +54,10 @@ static const struct field fields[] = {
 	{"compute_mode", INT, AT(setup.compute_mode)},
 	{"mig_mode", INT, AT(setup.mig_mode)},
 	{"cuda_reversed", INT, AT(setup.cuda_reversed)},
+	{"cuda_version", INT, AT(setup.cuda_version)},
 };
 #define FIELDS (sizeof(fields) / sizeof(fields[0]))
-_Static_assert(FIELDS <= 32, "one bit each says which were seen");
+_Static_assert(FIELDS <= 64, "one bit each says which were seen");
 
 static bool store(struct nvs_node *node, const struct field *field, const char *value)
 {
@@ -81,7 +87,7 @@ static bool store(struct nvs_node *node, const struct field *field, const char *
 	return errno == 0 && end != value && *end == '\0';
 }
 
-static bool read_line(struct nvs_node *node, char *line, uint32_t *seen)
+static bool read_line(struct nvs_node *node, char *line, uint64_t *seen)
 {
 	line[strcspn(line, "\n")] = '\0';
 	char *value = strchr(line, ' ');
@@ -91,7 +97,7 @@ static bool read_line(struct nvs_node *node, char *line, uint32_t *seen)
 	for (size_t i = 0; i < FIELDS; i++) {
 		if (strcmp(fields[i].key, line) != 0)
 			continue;
-		*seen |= 1u << i;
+		*seen |= 1ull << i;
 		return store(node, &fields[i], value);
 	}
 	return true; /* a key of a later version */
@@ -100,7 +106,7 @@ static bool read_line(struct nvs_node *node, char *line, uint32_t *seen)
 bool nvs_config_read(const char *directory, struct nvs_node *node, char *error, size_t size)
 {
 	char path[4096], line[512];
-	uint32_t seen = 0;
+	uint64_t seen = 0;
 	snprintf(path, sizeof(path), "%s/node.conf", directory);
 	FILE *file = fopen(path, "re");
 	if (file == NULL) {
@@ -115,7 +121,7 @@ bool nvs_config_read(const char *directory, struct nvs_node *node, char *error, 
 	}
 	fclose(file);
 	for (size_t i = 0; good && i < FIELDS; i++) {
-		good = (seen & 1u << i) != 0;
+		good = (seen & 1ull << i) != 0;
 		if (!good)
 			snprintf(error, size, "%s: '%s' is missing", path, fields[i].key);
 	}

@@ -163,6 +163,7 @@ static void repair(struct nvs_node *node)
 			slot->current[engine] = 0;
 	}
 	nvs_slot_recount(node);
+	nvs_members_recount(node);
 	nvs_slot_reap(node, true);
 }
 
@@ -174,6 +175,7 @@ void nvs_node_lock(struct nvs_node *node)
 	}
 	nvs_slot_reap(node, false);
 	nvs_node_advance(node, nvs_node_now(node));
+	nvs_members_advance(node);
 }
 
 void nvs_node_unlock(struct nvs_node *node)

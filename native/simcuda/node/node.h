@@ -16,10 +16,11 @@
 #include <stdint.h>
 
 #define NVS_NODE_MAGIC 0x65726168736e7673ull
-#define NVS_NODE_VERSION 3u /* of the layout below; sim.py checks the same number */
+#define NVS_NODE_VERSION 4u /* of the layout below; sim.py checks the same number */
 #define NVS_GPUS 16
 #define NVS_SLOTS 256
 #define NVS_ACCOUNTS 1024
+#define NVS_MEMBERS 1024
 #define NVS_MANAGED_PART ((uint64_t)2 << 20) /* managed memory moves by such parts */
 #define NVS_RING 1024                        /* submissions in flight per context */
 #define NVS_QUEUES 64                        /* more streams than this share a queue, as on hardware */
@@ -37,15 +38,17 @@ struct nvs_profile {
 	double timeslice_efficiency, launch_overhead;
 	double host_register_per_gib, host_alloc_per_gib;
 	double mem_create, mem_map, mem_set_access, mem_unmap, mem_release;
+	double checkpoint_out, checkpoint_in, checkpoint_d2h, checkpoint_h2d;
+	uint64_t checkpointed_bytes;
 	int32_t compute_major, compute_minor, multiprocessors, reserved;
 };
 
-/* How an administrator has set the cards up; all zero as they come. */
+/* How an administrator has set the node up. */
 struct nvs_setup {
 	int32_t compute_mode;  /* as in NVML: 0 default, 2 prohibited, 3 exclusive to one process */
 	int32_t mig_mode;      /* 1: on, without instances, so that CUDA shows no card */
 	int32_t cuda_reversed; /* 1: CUDA counts the cards from the last, unless CUDA_DEVICE_ORDER is PCI_BUS_ID */
-	int32_t reserved;
+	int32_t cuda_version;  /* that the driver has, as CUDA_VERSION */
 };
 
 /* What is counted, in the order in which sim.py reads it. */
@@ -126,6 +129,8 @@ struct nvs_slot {
 	uint64_t pinned;  /* host memory that the process has page-locked */
 	double managed_used_at;
 	uint32_t account, reserved;
+	uint64_t context; /* of `bytes` and `away`: what the context itself takes */
+	uint64_t away;    /* bytes that a checkpoint took off the card */
 	uint64_t tail;    /* last submission; numbers never repeat, not even over owners */
 	uint64_t retired; /* every submission up to this one is retired */
 	uint64_t done_total, ready_total;
@@ -145,6 +150,42 @@ struct nvs_account {
 	struct nvs_traffic traffic;
 };
 
+/* Where a process is with its checkpoint; the first four are those of CUprocessState. */
+enum nvs_stage {
+	NVS_RUNNING,
+	NVS_LOCKED,
+	NVS_CHECKPOINTED,
+	NVS_FAILED,
+	NVS_MOVING, /* from here on: under way, whoever asked for it */
+	NVS_LOCKING = NVS_MOVING,
+	NVS_CHECKPOINTING,
+	NVS_RESTORING,
+};
+
+enum nvs_operation { NVS_LOCK, NVS_CHECKPOINT, NVS_RESTORE, NVS_UNLOCK, NVS_OPERATIONS };
+
+/* What a test planted for an operation. */
+struct nvs_fault {
+	enum { NVS_NO_FAULT, NVS_RETURN, NVS_BREAK, NVS_KILL } kind;
+	int32_t code; /* NVS_RETURN: a CUresult */
+	uint32_t at;  /* the how manieth operation of its kind, 0: each */
+};
+
+/* A process that has initialised the driver. */
+struct nvs_member {
+	int32_t pid; /* 0: free */
+	uint32_t stage;
+	uint64_t start_time;
+	double until;       /* LOCKING: gives up then; CHECKPOINTING, RESTORING: is done then */
+	uint32_t shut;      /* atomic. Not 0: calls wait, or fail */
+	uint32_t inside;    /* atomic: threads in a call */
+	uint32_t held;      /* threads that wait for the stage RUNNING */
+	uint32_t immovable; /* atomic: pieces of memory that no checkpoint can take */
+	uint32_t stuck;     /* a restore failed: no other one works */
+	uint32_t asked[NVS_OPERATIONS];
+	struct nvs_fault faults[NVS_OPERATIONS];
+};
+
 struct nvs_node {
 	uint64_t magic;
 	uint32_t version, gpu_count;
@@ -161,12 +202,14 @@ struct nvs_node {
 	pthread_mutex_t lock;
 	uint32_t wake;     /* futex: bumped when waiting longer than was computed may be wrong */
 	uint32_t slot_top; /* no slot in use at or above */
+	uint32_t member_top, reserved_too;
 	int64_t epoch_wall_ns, reaped_wall_ns;
 	double time; /* all work is done as far as it can be by then */
 	uint64_t done_order;
 	struct nvs_gpu gpus[NVS_GPUS];
 	struct nvs_slot slots[NVS_SLOTS];
 	struct nvs_account accounts[NVS_ACCOUNTS];
+	struct nvs_member members[NVS_MEMBERS];
 };
 
 /* ---- node.c: opening, locking ---- */
@@ -190,7 +233,12 @@ void nvs_sim_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
  */
 bool nvs_config_read(const char *directory, struct nvs_node *node, char *error, size_t size);
 
-/* ---- slots.c: processes ---- */
+/* ---- slots.c: what processes have on cards ---- */
+
+/* Where the process table is that all processes of the node look at. */
+const char *nvs_process_table(void);
+/* Start time of a process in clock ticks since boot; 0: it is gone. */
+uint64_t nvs_process_start(int pid);
 
 /* The number by which the node knows this process: that of the process table which NVSHARE_SIM_PROC names, or /proc. */
 int nvs_node_pid(void);
@@ -198,7 +246,9 @@ int nvs_node_pid(void);
 /* Claim a slot for this process, charged with `bytes`. -1: no room on the card (or in the table). Lock held. */
 int nvs_slot_claim(struct nvs_node *node, unsigned gpu, bool has_context, uint64_t bytes);
 void nvs_slot_release(struct nvs_node *node, int slot);
-/* Charge bytes to the slot's GPU; false when the card is full, even without the dead and without managed memory.
+/* Is there room for so many bytes, even without the dead and without managed memory? */
+bool nvs_gpu_has_room(struct nvs_node *node, unsigned gpu, uint64_t bytes);
+/* Charge bytes to the slot's GPU; false when it has no room.
  * `evicted` grows by the managed memory, of whomever, that had to go; the longest unused first. */
 bool nvs_slot_charge(struct nvs_node *node, int slot, uint64_t bytes, uint64_t *evicted);
 void nvs_slot_refund(struct nvs_node *node, int slot, uint64_t bytes);
@@ -218,6 +268,23 @@ void nvs_slot_count(struct nvs_node *node, const struct nvs_slot *slot, enum nvs
 /* Drop what dead processes left; looks at most every 20 ms unless `now`. */
 void nvs_slot_reap(struct nvs_node *node, bool now);
 void nvs_slot_recount(struct nvs_node *node);
+
+/* ---- members.c: processes and their checkpoints; lock held ---- */
+
+/* A record for this process; NULL: the table is full. */
+struct nvs_member *nvs_member_claim(struct nvs_node *node);
+/* The record of a living process; NULL: it never initialised the driver. */
+struct nvs_member *nvs_member_find(struct nvs_node *node, int pid);
+void nvs_member_release(struct nvs_node *node, struct nvs_member *member);
+/* Carry out what is due by now. */
+void nvs_members_advance(struct nvs_node *node);
+void nvs_members_recount(struct nvs_node *node);
+void nvs_member_set(struct nvs_node *node, struct nvs_member *member, enum nvs_stage stage);
+/* ns that it takes to bring what the process has off its cards, or back. */
+double nvs_checkpoint_ns(struct nvs_node *node, const struct nvs_member *member);
+double nvs_restore_ns(struct nvs_node *node, const struct nvs_member *member);
+/* Take the room of all that a checkpoint took off; false, and nothing taken: a card has too little. */
+bool nvs_member_take_room(struct nvs_node *node, const struct nvs_member *member);
 
 /* ---- fluid.c: work and time ---- */
 

@@ -13,7 +13,7 @@
 
 /* The node's processes may live in pid namespaces of their own (containers), where each could be number 1. They all
  * look at one process table, in which each has a number of its own; a container has it mounted where this says. */
-static const char *process_table(void)
+const char *nvs_process_table(void)
 {
 	const char *place = getenv("NVSHARE_SIM_PROC");
 	return place != NULL ? place : "/proc";
@@ -22,18 +22,17 @@ static const char *process_table(void)
 int nvs_node_pid(void)
 {
 	char path[PATH_MAX], text[16];
-	snprintf(path, sizeof(path), "%s/self", process_table());
+	snprintf(path, sizeof(path), "%s/self", nvs_process_table());
 	ssize_t length = readlink(path, text, sizeof(text) - 1);
 	text[length > 0 ? length : 0] = '\0';
 	return length > 0 ? atoi(text) : getpid();
 }
 
-/* Start time of a process in clock ticks since boot; 0 when it is gone or only its entry is left (a zombie owns
- * nothing). */
-static uint64_t process_start(int pid)
+/* Gone is also what has only its entry left: a zombie owns nothing. */
+uint64_t nvs_process_start(int pid)
 {
 	char path[PATH_MAX], text[1024];
-	snprintf(path, sizeof(path), "%s/%d/stat", process_table(), pid);
+	snprintf(path, sizeof(path), "%s/%d/stat", nvs_process_table(), pid);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return 0;
@@ -88,9 +87,10 @@ int nvs_slot_claim(struct nvs_node *node, unsigned gpu, bool has_context, uint64
 	struct nvs_slot *slot = &node->slots[free_slot];
 	slot->gpu = gpu;
 	int pid = nvs_node_pid();
-	slot->start_time = process_start(pid);
+	slot->start_time = nvs_process_start(pid);
 	slot->has_context = has_context;
 	slot->account = account_of(node, pid, slot->start_time, gpu);
+	slot->context = has_context ? bytes : 0;
 	slot->pid = pid;
 	if (node->slot_top <= (uint32_t)free_slot)
 		node->slot_top = (uint32_t)free_slot + 1;
@@ -109,7 +109,7 @@ void nvs_slot_release(struct nvs_node *node, int index)
 	struct nvs_slot *slot = &node->slots[index];
 	nvs_slot_clear(node, index);
 	node->gpus[slot->gpu].used -= nvs_slot_total(slot);
-	slot->bytes = slot->managed = slot->leaving = slot->pinned = 0;
+	slot->bytes = slot->managed = slot->leaving = slot->pinned = slot->context = slot->away = 0;
 	slot->has_context = 0;
 	slot->pid = 0;
 	while (node->slot_top > 0 && node->slots[node->slot_top - 1].pid == 0)
@@ -139,16 +139,23 @@ static uint64_t evictable(struct nvs_node *node, unsigned gpu)
 	return sum;
 }
 
-static bool make_room(struct nvs_node *node, unsigned index, uint64_t bytes, uint64_t *evicted)
+bool nvs_gpu_has_room(struct nvs_node *node, unsigned index, uint64_t bytes)
 {
-	struct nvs_gpu *gpu = &node->gpus[index];
+	const struct nvs_gpu *gpu = &node->gpus[index];
 	uint64_t size = node->profile.memory_bytes;
 	if (bytes > size)
 		return false;
 	if (gpu->used + bytes <= size)
 		return true;
 	nvs_slot_reap(node, true);
-	if (gpu->used + bytes > size + evictable(node, index))
+	return gpu->used + bytes <= size + evictable(node, index);
+}
+
+static bool make_room(struct nvs_node *node, unsigned index, uint64_t bytes, uint64_t *evicted)
+{
+	struct nvs_gpu *gpu = &node->gpus[index];
+	uint64_t size = node->profile.memory_bytes;
+	if (!nvs_gpu_has_room(node, index, bytes))
 		return false;
 	while (gpu->used + bytes > size) {
 		struct nvs_slot *victim = least_recently_used(node, index);
@@ -233,12 +240,17 @@ void nvs_slot_reap(struct nvs_node *node, bool now)
 	node->reaped_wall_ns = wall_ns;
 	int self = nvs_node_pid(), judged = 0;
 	bool alive = true;
+	for (uint32_t i = 0; i < node->member_top; i++) {
+		struct nvs_member *member = &node->members[i];
+		if (member->pid != 0 && member->pid != self && nvs_process_start(member->pid) != member->start_time)
+			nvs_member_release(node, member);
+	}
 	for (uint32_t i = 0; i < node->slot_top; i++) {
 		struct nvs_slot *slot = &node->slots[i];
 		if (slot->pid == 0 || slot->pid == self)
 			continue;
 		if (slot->pid != judged)
-			alive = process_start(slot->pid) == slot->start_time;
+			alive = nvs_process_start(slot->pid) == slot->start_time;
 		judged = slot->pid;
 		if (!alive)
 			nvs_slot_release(node, (int)i);

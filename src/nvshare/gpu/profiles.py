@@ -69,6 +69,16 @@ class Profile:
     """Time of a ``cuMemUnmap``, seconds per mapping."""
     mem_release: float
     """Time of a ``cuMemRelease``, seconds."""
+    checkpoint_out: float
+    """Time of a ``cuCheckpointProcessCheckpoint`` of a process without memory, seconds."""
+    checkpoint_in: float
+    """Time of its ``cuCheckpointProcessRestore``, seconds."""
+    checkpoint_d2h: float
+    """Memory beside the contexts that a checkpoint brings to the host, bytes/s."""
+    checkpoint_h2d: float
+    """Memory beside the contexts that a restore brings to the card, bytes/s."""
+    checkpointed_bytes: int
+    """What a process with a context keeps on the card while it is checkpointed, bytes."""
     compute_major: int
     """Compute capability, major."""
     compute_minor: int

@@ -41,7 +41,7 @@ _STOP_GRACE = 5.0  # seconds that a scheduler has to stop when its node ends
 # The start of struct nvs_node in native/simcuda/node/node.h: magic, version, GPUs, where the parts are, speed.
 _HEADER = struct.Struct("=QII4I4I4Id")
 _MAGIC = 0x65726168736E7673
-_LAYOUT_VERSION = 3
+_LAYOUT_VERSION = 4
 _TRAFFIC = (
     "launches",
     "graph_launches",
@@ -115,11 +115,12 @@ class _Layout:
 
 @dataclass(frozen=True)
 class Setup:
-    """How an administrator has set a node's cards up, as struct nvs_setup in native/simcuda/node/node.h."""
+    """How an administrator has set a node up, as struct nvs_setup in native/simcuda/node/node.h."""
 
     compute_mode: int = 0
     mig_mode: int = 0
     cuda_reversed: int = 0
+    cuda_version: int = 13000
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,12 @@ def access(device: int = 0, flags: int = 3) -> AccessDesc:
     return AccessDesc(Location(1, device), flags)
 
 
+class LockArgs(ctypes.Structure):
+    _fields_ = (("timeout_ms", c_uint), ("reserved", c_uint), ("more", c_uint64 * 7))
+
+
+RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = c_void_p
 _libc.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, ctypes.c_long]
@@ -195,3 +201,20 @@ class Driver:
 
     def sync(self) -> None:
         self.cuCtxSynchronize()
+
+    def checkpoint(self, operation: str, pid: int, timeout_ms: int = 0) -> int:
+        """The result of Lock, Checkpoint, Restore or Unlock of a process."""
+        arguments = LockArgs(timeout_ms)  # those of the others have the same size, and are zero
+        return self.code(f"cuCheckpointProcess{operation}", c_int(pid), byref(arguments))
+
+    def leave(self, pid: int) -> None:
+        """Take a process off its cards."""
+        assert [self.checkpoint(operation, pid) for operation in ("Lock", "Checkpoint")] == [0, 0]
+
+    def come_back(self, pid: int) -> None:
+        assert [self.checkpoint(operation, pid) for operation in ("Restore", "Unlock")] == [0, 0]
+
+    def state(self, pid: int) -> int:
+        state = c_int(-1)
+        self.cuCheckpointProcessGetState(c_int(pid), byref(state))
+        return state.value
