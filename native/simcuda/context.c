@@ -46,6 +46,7 @@ static CUresult context_new(CUdevice device, unsigned flags, CUcontext *out)
 		.slot = slot,
 		.peers = 1ull << gpu,
 		.effects = effects,
+		.growth = nvs_no_growth,
 		.next = nvs_process.contexts};
 	CUresult result = nvs_stream_new(ctx, 0, 0, &ctx->legacy);
 	nvs_process.contexts = ctx;
@@ -274,7 +275,7 @@ NVS_API cuCtxGetFlags(unsigned *flags)
 NVS_API cuCtxGetApiVersion(CUcontext ctx, unsigned *version)
 {
 	*version = 3020;
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuCtxGetId(CUcontext ctx, unsigned long long *id)
@@ -295,18 +296,7 @@ NVS_API cuCtxGetStreamPriorityRange(int *least, int *greatest)
 		*least = 0;
 	if (greatest != NULL)
 		*greatest = -5;
-	return CUDA_SUCCESS;
-}
-
-NVS_API cuCtxGetLimit(size_t *value, int limit)
-{
-	*value = 1024;
-	return CUDA_SUCCESS;
-}
-
-NVS_API cuCtxSetLimit(int limit, size_t value)
-{
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuCtxSynchronize(void)

@@ -4,16 +4,15 @@
 #include <string.h>
 #include <strings.h>
 
+#include "release/release.h"
 #include "sim.h"
 #include "vspace.h"
-
-#define DRIVER_VERSION 13000
 
 NVS_API cuDriverGetVersion(int *version)
 {
 	if (version == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
-	*version = DRIVER_VERSION;
+	*version = nvs_driver_version;
 	return CUDA_SUCCESS;
 }
 

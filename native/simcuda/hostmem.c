@@ -161,5 +161,5 @@ NVS_API cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *p, unsigned flag
 NVS_API cuMemHostGetFlags(unsigned *flags, void *p)
 {
 	*flags = 0;
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }

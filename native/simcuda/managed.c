@@ -288,10 +288,10 @@ NVS_PT(cuMemPrefetchAsync_v2, _ptsz, (CUdeviceptr p, size_t n, CUmemLocation to,
 /* Hints change nothing here, and are taken. */
 NVS_API cuMemAdvise(CUdeviceptr p, size_t n, int advice, CUdevice device)
 {
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuMemAdvise_v2(CUdeviceptr p, size_t n, int advice, CUmemLocation location)
 {
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }

@@ -371,7 +371,7 @@ NVS_API cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, siz
 
 NVS_API cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
-	return is_pool(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return nvs_pass(is_pool(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 NVS_API cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
@@ -381,7 +381,7 @@ NVS_API cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 	pool->attributes[attribute] = attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES
 					      ? *(uint32_t *)value
 					      : *(uint64_t *)value;
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
@@ -392,5 +392,5 @@ NVS_API cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
 		*(uint32_t *)value = (uint32_t)pool->attributes[attribute];
 	else
 		*(uint64_t *)value = pool->attributes[attribute];
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }

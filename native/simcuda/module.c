@@ -18,6 +18,9 @@ static const struct CUfunc_st functions[NVS_FUNCTIONS] = {
 struct CUmod_st {
 	uint32_t magic;
 	char *ptx;
+	CUcontext ctx;
+	uint64_t bytes; /* of the card, once it is loaded */
+	bool loaded;
 	CUmodule next;
 };
 
@@ -48,8 +51,49 @@ static bool has_entry(const char *ptx, const char *name)
 	return false;
 }
 
+/* Loading waits for the first use of a function, as in a program that asks for it. */
+static bool is_lazy(void)
+{
+	const char *mode = getenv("CUDA_MODULE_LOADING");
+	return mode != NULL && strcmp(mode, "LAZY") == 0;
+}
+
+/* As large as its text, and its variables: `.global .b8 name[SIZE];` */
+static uint64_t size_of(const char *ptx)
+{
+	uint64_t size = strlen(ptx);
+	for (const char *at = strstr(ptx, ".global"); at != NULL; at = strstr(at + 1, ".global")) {
+		const char *array = strpbrk(at, "[;"), *bytes = strstr(at, ".b8");
+		if (array != NULL && *array == '[' && bytes != NULL && bytes < array)
+			size += strtoull(array + 1, NULL, 10);
+	}
+	return size;
+}
+
+static CUresult load(CUmodule module)
+{
+	if (module->loaded)
+		return CUDA_SUCCESS;
+	if (module->ctx->magic != NVS_CONTEXT)
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	struct nvs_growth to = module->ctx->growth;
+	to.code += module->bytes;
+	CUresult result = nvs_context_grow(module->ctx, to);
+	module->loaded = result == CUDA_SUCCESS;
+	return result;
+}
+
+static void unload(CUmodule module)
+{
+	if (!module->loaded || module->ctx->magic != NVS_CONTEXT)
+		return;
+	struct nvs_growth to = module->ctx->growth;
+	to.code -= module->bytes;
+	nvs_context_grow(module->ctx, to);
+}
+
 /* Compiled code starts with the magic of an ELF file or a fat binary; PTX is text with a version and a target. */
-static CUresult module_new(CUmodule *module, const char *image)
+static CUresult module_new(CUcontext ctx, CUmodule *module, const char *image)
 {
 	static const unsigned char elf[] = {0x7f, 'E', 'L', 'F'}, fat[] = {0x50, 0xed, 0x55, 0xba};
 	if (module == NULL || image == NULL)
@@ -67,7 +111,13 @@ static CUresult module_new(CUmodule *module, const char *image)
 		free(ptx);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	*made = (struct CUmod_st){.magic = NVS_MODULE, .ptx = ptx, .next = modules};
+	*made = (struct CUmod_st){.magic = NVS_MODULE, .ptx = ptx, .ctx = ctx, .bytes = size_of(ptx), .next = modules};
+	CUresult result = is_lazy() ? CUDA_SUCCESS : load(made);
+	if (result != CUDA_SUCCESS) {
+		free(made);
+		free(ptx);
+		return result;
+	}
 	modules = made;
 	*module = made;
 	return CUDA_SUCCESS;
@@ -77,7 +127,7 @@ NVS_API cuModuleLoadData(CUmodule *module, const void *image)
 {
 	CUcontext ctx;
 	CUresult result = nvs_begin_context(&ctx);
-	return result == CUDA_SUCCESS ? nvs_end(module_new(module, image)) : result;
+	return result == CUDA_SUCCESS ? nvs_end(module_new(ctx, module, image)) : result;
 }
 
 NVS_API cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, int *options, void **values)
@@ -114,6 +164,7 @@ NVS_API cuModuleUnload(CUmodule module)
 		link = &(*link)->next;
 	if (*link == NULL)
 		return nvs_end(CUDA_ERROR_INVALID_HANDLE);
+	unload(module);
 	*link = module->next;
 	module->magic = NVS_DEAD;
 	free(module->ptx);
@@ -131,6 +182,9 @@ NVS_API cuModuleGetFunction(CUfunction *function, CUmodule module, const char *n
 		return nvs_end(CUDA_ERROR_INVALID_VALUE);
 	if (!has_entry(module->ptx, name))
 		return nvs_end(CUDA_ERROR_NOT_FOUND);
+	result = load(module);
+	if (result != CUDA_SUCCESS)
+		return nvs_end(result);
 	for (int i = 0; i < NVS_FUNCTIONS; i++) {
 		if (strcmp(functions[i].name, name) != 0)
 			continue;
@@ -145,13 +199,13 @@ NVS_API cuModuleGetFunction(CUfunction *function, CUmodule module, const char *n
 
 NVS_API cuModuleGetGlobal_v2(CUdeviceptr *p, size_t *n, CUmodule module, const char *name)
 {
-	return CUDA_ERROR_NOT_FOUND;
+	return nvs_pass(CUDA_ERROR_NOT_FOUND);
 }
 
 NVS_API cuModuleGetLoadingMode(int *mode)
 {
-	*mode = 1; /* eager */
-	return CUDA_SUCCESS;
+	*mode = is_lazy() ? 2 : 1;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuFuncGetAttribute(int *value, int attribute, CUfunction function)
@@ -159,17 +213,17 @@ NVS_API cuFuncGetAttribute(int *value, int attribute, CUfunction function)
 	if (value == NULL || !nvs_is_function(function))
 		return CUDA_ERROR_INVALID_VALUE;
 	*value = attribute == 0 ? 1024 : attribute == 4 ? 16 : attribute == 5 || attribute == 6 ? 75 : 0;
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuFuncSetAttribute(CUfunction function, int attribute, int value)
 {
-	return nvs_is_function(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+	return nvs_pass(nvs_is_function(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
 }
 
 NVS_API cuFuncSetCacheConfig(CUfunction function, int config)
 {
-	return nvs_is_function(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+	return nvs_pass(nvs_is_function(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
 }
 
 NVS_API cuFuncGetName(const char **name, CUfunction function)
@@ -177,7 +231,7 @@ NVS_API cuFuncGetName(const char **name, CUfunction function)
 	if (name == NULL || !nvs_is_function(function))
 		return CUDA_ERROR_INVALID_VALUE;
 	*name = function->name;
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size)
@@ -190,7 +244,7 @@ NVS_API cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, si
 	*offset = at;
 	if (size != NULL)
 		*size = function->sizes[index];
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared)
@@ -198,7 +252,7 @@ NVS_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction func
 	if (!nvs_is_function(function) || threads <= 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	*blocks = threads > 1024 ? 0 : 1024 / threads;
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 /* ---- what the CUDA runtime asks for ---- */

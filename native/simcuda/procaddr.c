@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "procaddr.h"
+#include "release/release.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -33,13 +34,13 @@ static bool is_form_of(const char *name, const char *base)
 	return strncmp(name, base, length) == 0 && base[length] == '\0';
 }
 
-/* The newest form that the asked version has. */
+/* The newest form that the asked version has; those newer than the driver do not exist. */
 static const struct symbol *find(const char *base, int version, bool *known)
 {
 	const struct symbol *best = NULL;
 	*known = false;
 	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-		if (!is_form_of(symbols[i].name, base))
+		if (symbols[i].since > nvs_newest_function || !is_form_of(symbols[i].name, base))
 			continue;
 		*known = true;
 		if (symbols[i].since <= version && (best == NULL || symbols[i].since >= best->since))

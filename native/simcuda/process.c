@@ -179,6 +179,12 @@ CUresult nvs_end(CUresult result)
 	return result;
 }
 
+CUresult nvs_pass(CUresult result)
+{
+	CUresult begun = nvs_begin();
+	return begun == CUDA_SUCCESS ? nvs_end(result) : begun;
+}
+
 CUcontext nvs_current(void)
 {
 	return nvs_thread.depth == 0 ? NULL : nvs_thread.stack[nvs_thread.depth - 1];

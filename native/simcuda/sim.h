@@ -115,6 +115,13 @@ struct nvs_work {
 	struct nvs_effect effect;
 };
 
+/* Bytes that decide what a context takes beyond what every context has. */
+struct nvs_growth {
+	uint64_t code;  /* of loaded modules */
+	uint64_t stack; /* of each thread */
+	uint64_t heap;
+};
+
 struct CUctx_st {
 	uint32_t magic;
 	CUdevice device;
@@ -127,6 +134,7 @@ struct CUctx_st {
 	uint64_t retired_total;
 	CUstream streams, legacy;
 	struct nvs_effect *effects; /* ring, beside the shared one */
+	struct nvs_growth growth;
 	CUcontext next;
 };
 
@@ -199,6 +207,8 @@ CUresult nvs_begin_context(CUcontext *ctx);
 CUresult nvs_begin_stream(CUstream handle, CUstream *stream);
 /* End of a call: unlock, and let the time pass that the call takes. */
 CUresult nvs_end(CUresult result);
+/* A whole call that needs nothing of this process's state. */
+CUresult nvs_pass(CUresult result);
 /* The call takes so many simulated ns of its thread's time, from now on. */
 void nvs_takes(double ns);
 CUcontext nvs_current(void);
@@ -256,6 +266,11 @@ CUstream nvs_stream_of(CUcontext ctx, CUstream handle);
 bool nvs_stream_blocks(CUstream stream);
 void nvs_streams_free(CUcontext ctx);
 void nvs_event_done(CUevent event, uint64_t record, double at);
+
+/* ---- growth.c ---- */
+extern const struct nvs_growth nvs_no_growth;
+/* Take what that is more, or give back what it is less; CUDA_ERROR_OUT_OF_MEMORY: the card has no room for it. */
+CUresult nvs_context_grow(CUcontext ctx, struct nvs_growth to);
 
 /* ---- capture.c ---- */
 /* May this thread make a call that is unsafe while streams capture? Otherwise the captures concerned are invalidated.

@@ -6,7 +6,7 @@
 #define UNSUPPORTED(name, params)                                                                                      \
 	NVS_API name params                                                                                            \
 	{                                                                                                              \
-		return CUDA_ERROR_NOT_SUPPORTED;                                                                       \
+		return nvs_pass(CUDA_ERROR_NOT_SUPPORTED);                                                             \
 	}
 #define UNSUPPORTED_PT(name, suffix, params) UNSUPPORTED(name, params) UNSUPPORTED(name##suffix, params)
 

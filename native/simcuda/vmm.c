@@ -13,7 +13,7 @@ NVS_API cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocation
 	if (granularity == NULL || prop == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
 	*granularity = NVS_GRANULARITY;
-	return CUDA_SUCCESS;
+	return nvs_pass(CUDA_SUCCESS);
 }
 
 NVS_API cuMemAddressReserve(CUdeviceptr *p, size_t n, size_t align, CUdeviceptr addr, unsigned long long flags)

@@ -54,7 +54,7 @@ static const struct field fields[] = {
 	{"compute_mode", INT, AT(setup.compute_mode)},
 	{"mig_mode", INT, AT(setup.mig_mode)},
 	{"cuda_reversed", INT, AT(setup.cuda_reversed)},
-	{"cuda_version", INT, AT(setup.cuda_version)},
+	{"older_driver", INT, AT(setup.older_driver)},
 };
 #define FIELDS (sizeof(fields) / sizeof(fields[0]))
 _Static_assert(FIELDS <= 64, "one bit each says which were seen");

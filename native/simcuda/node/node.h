@@ -43,12 +43,12 @@ struct nvs_profile {
 	int32_t compute_major, compute_minor, multiprocessors, reserved;
 };
 
-/* How an administrator has set the node up. */
+/* How an administrator has set the node up; all zero as it comes. */
 struct nvs_setup {
 	int32_t compute_mode;  /* as in NVML: 0 default, 2 prohibited, 3 exclusive to one process */
 	int32_t mig_mode;      /* 1: on, without instances, so that CUDA shows no card */
 	int32_t cuda_reversed; /* 1: CUDA counts the cards from the last, unless CUDA_DEVICE_ORDER is PCI_BUS_ID */
-	int32_t cuda_version;  /* that the driver has, as CUDA_VERSION */
+	int32_t older_driver;  /* 1: that of CUDA 12.4, which has no checkpoint calls */
 };
 
 /* What is counted, in the order in which sim.py reads it. */

@@ -11,8 +11,6 @@
 #include "node/node.h"
 
 #define NVML __attribute__((visibility("default"))) nvmlReturn_t
-#define CUDA_VERSION 13000
-#define DRIVER_VERSION "580.00 (simulated)"
 
 struct nvmlDevice_st {
 	unsigned gpu;
@@ -130,21 +128,28 @@ static nvmlReturn_t text(char *to, unsigned size, const char *from)
 	return NVML_SUCCESS;
 }
 
+static const char *driver_version(void)
+{
+	return ready() && node->setup.older_driver != 0 ? "550.00 (simulated)" : "580.00 (simulated)";
+}
+
 NVML nvmlSystemGetDriverVersion(char *version, unsigned size)
 {
-	return text(version, size, DRIVER_VERSION);
+	return text(version, size, driver_version());
 }
 
 NVML nvmlSystemGetNVMLVersion(char *version, unsigned size)
 {
-	return text(version, size, "13." DRIVER_VERSION);
+	char nvml[32];
+	snprintf(nvml, sizeof(nvml), "%d.%s", ready() && node->setup.older_driver != 0 ? 12 : 13, driver_version());
+	return text(version, size, nvml);
 }
 
 NVML nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
-	if (version == NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*version = CUDA_VERSION;
+	if (!ready() || version == NULL)
+		return ready() ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_UNINITIALIZED;
+	*version = node->setup.older_driver != 0 ? 12040 : 13000;
 	return NVML_SUCCESS;
 }
 

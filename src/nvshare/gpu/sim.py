@@ -33,6 +33,7 @@ SPEED_BOUNDS = (0.01, 1000.0)
 
 _CONFIG = "node.conf"
 _STATE = "state"
+_OLDER_DRIVER = "before-12.8"  # below the directory of the simulated driver
 _HOLDER = "holder"  # locked by the process that a node was made for, where there is one
 _HELD = "holder.new"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -54,8 +55,9 @@ _TRAFFIC = (
 )
 _COUNTERS = (*_TRAFFIC, "busy_ns", "contexts_created")
 _COUNTERS_LAYOUT = struct.Struct(f"={len(_COUNTERS)}Q")
-# pid, gpu, start time, bytes, has a context, managed bytes on the card, managed bytes that leave it, pinned bytes
-_SLOT_LAYOUT = struct.Struct("=iIQQI4xQQQ")
+# pid, gpu, start time, bytes, has a context, managed bytes on the card, managed bytes that leave it, pinned bytes, bytes
+# that a checkpoint took off
+_SLOT_LAYOUT = struct.Struct("=iIQQI4xQQQ24xQ")
 _ACCOUNT_LAYOUT = struct.Struct(f"=iIQ{len(_TRAFFIC)}Q")  # pid, gpu, start time, traffic
 
 
@@ -83,6 +85,7 @@ class _Slot:
     bytes: int
     has_context: bool
     pinned: int
+    away: int
     alive: bool
 
 
@@ -104,12 +107,12 @@ class _Layout:
     def slots(self, state: mmap.mmap) -> list[_Slot]:
         found = []
         for number in range(self.slot_count):
-            pid, gpu, started, size, has_context, managed, leaving, pinned = _SLOT_LAYOUT.unpack_from(
+            pid, gpu, started, size, has_context, managed, leaving, pinned, away = _SLOT_LAYOUT.unpack_from(
                 state, self.slots_offset + number * self.slot_stride
             )
             if pid != 0:
                 total, alive = size + managed + leaving, start_time(pid) == started
-                found.append(_Slot(pid, gpu, started, total, bool(has_context), pinned, alive))
+                found.append(_Slot(pid, gpu, started, total, bool(has_context), pinned, away, alive))
         return found
 
 
@@ -120,7 +123,7 @@ class Setup:
     compute_mode: int = 0
     mig_mode: int = 0
     cuda_reversed: int = 0
-    cuda_version: int = 13000
+    older_driver: int = 0
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,9 @@ class SimNode:
         """The variables that give a process this node: to be merged into its environment."""
         library_path = config.child_environment({}).get("LD_LIBRARY_PATH", "")
         libraries = str(native.simulated_driver())
-        entries = [libraries, *(entry for entry in library_path.split(":") if entry and entry != libraries)]
+        older = [f"{libraries}/{_OLDER_DRIVER}"]
+        others = [entry for entry in library_path.split(":") if entry and entry not in (libraries, *older)]
+        entries = [*(older if self.setup.older_driver else []), libraries, *others]
         return {
             "NVSHARE_SIM_NODE": str(self.directory),
             "NVSHARE_SOCK": str(self.socket),
@@ -162,7 +167,8 @@ class SimNode:
             mark.unlink(missing_ok=True)
 
     def counters(self) -> list[dict[str, Any]]:
-        """Per GPU: its UUID, ``memory_used``, everything it ever did, and ``contexts``, who has something on it now."""
+        """Per GPU: its UUID, ``memory_used``, everything it ever did, and ``contexts``, who has something on it
+        now and what a checkpoint took off."""
         state = self._map_state()
         if state is None:
             return [self._gpu(index, 0, (0,) * len(_COUNTERS), []) for index in range(len(self.uuids))]
@@ -204,7 +210,9 @@ class SimNode:
         return result
 
     def _gpu(self, index: int, used: int, counts: tuple[int, ...], slots: list[_Slot]) -> dict[str, Any]:
-        contexts = [{"pid": slot.pid, "bytes": slot.bytes, "context": slot.has_context} for slot in slots]
+        contexts = [
+            {"pid": slot.pid, "bytes": slot.bytes, "context": slot.has_context, "away": slot.away} for slot in slots
+        ]
         return {
             "uuid": self.uuids[index],
             "memory_used": used,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nvshare.gpu.sim import SimNode
+from nvshare.gpu.sim import Setup, SimNode
 
+ROOT = Path(__file__).parents[3]
 MIB = 1 << 20
 CONTEXT = 1009 * MIB
 KEPT = 4 * MIB
@@ -58,6 +61,8 @@ def test_a_process_leaves_its_cards_and_comes_back(node: SimNode, start: Start, 
     )
     assert [int(number) for number in said.split()] == [program.pid, KEPT, KEPT]
     assert used(node) == KEPT
+    (context,) = node.counters()[0]["contexts"]
+    assert (context["bytes"], context["away"]) == (KEPT, CONTEXT + 64 * MIB - KEPT)
     # WHEN it is brought back THEN it has what it had
     run(node, f"Driver(context=False).come_back({program.pid})")
     assert used(node) == CONTEXT + 64 * MIB
@@ -412,3 +417,54 @@ def test_a_failure_that_makes_no_sense_is_refused(node: SimNode, start: Start) -
     program = start(node, "print(Driver(init=False).code('cuInit', 0))", {"NVSHARE_SIM_FAULTS": "lock=600,sleep=1"})
     assert program.line() == "1"
     assert "operations are lock, checkpoint, restore and unlock" in program.heard("NVSHARE_SIM_FAULTS").text
+
+
+def test_no_call_does_anything_in_a_process_whose_checkpoint_broke(node: SimNode, run: Run) -> None:
+    # GIVEN every function of the simulated driver, and something that is no handle of any kind
+    text = (ROOT / "native/include/surface.def").read_text()
+    found = re.findall(r"^NVS_SIMULATED(?:_PT)?\((\w+), +(_pt\wz|_ptds)?", text, re.M)
+    names = sorted({name + suffix for name, suffix in found} | {name for name, _ in found})
+    assert len(names) > 250
+    said = run(
+        node,
+        f"""
+        import os
+        d, nothing = Driver(), ctypes.create_string_buffer(4096)
+        d.leave(os.getpid())
+        assert d.checkpoint("Restore", os.getpid()) == 999
+        for name in {names!r}:
+            if getattr(d.library, name)(*[c_void_p(ctypes.addressof(nothing) + 1024)] * 11) == 0:
+                print(name)
+        """,
+        {"NVSHARE_SIM_FAULTS": "restore=break"},
+    )
+    # THEN only those succeed that ask the driver for nothing
+    assert said.split() == ["cuCtxGetCurrent", "cuDriverGetVersion", "cuThreadExchangeStreamCaptureMode"]
+
+
+def test_an_older_driver_has_no_such_calls(make_node: Callable[..., SimNode], run: Run) -> None:
+    # GIVEN a node whose driver is that of CUDA 12.4
+    node = make_node(setup=Setup(older_driver=1))
+    run(
+        node,
+        """
+        import pynvml as n
+        d = Driver()
+        name, version = c_char_p(b"cuCheckpointProcessLock"), c_int()
+        d.cuDriverGetVersion(byref(version))
+        n.nvmlInit()
+        assert version.value == n.nvmlSystemGetCudaDriverVersion() == 12040
+        # THEN they are found in neither way, and all else is
+        assert not hasattr(d.library, "cuCheckpointProcessLock")
+        assert d.code("cuGetProcAddress_v2", name, byref(c_void_p()), c_int(13000), 0, byref(c_int())) == 500
+        assert d.code("cuGetProcAddress_v2", c_char_p(b"cuInit"), byref(c_void_p()), c_int(13000), 0, None) == 0
+        """,
+    )
+    run(
+        make_node(),
+        """
+        d, found = Driver(), c_void_p()
+        d.cuGetProcAddress_v2(c_char_p(b"cuCheckpointProcessLock"), byref(found), c_int(12080), 0, None)
+        assert found.value == ctypes.cast(d.library.cuCheckpointProcessLock, c_void_p).value
+        """,
+    )
