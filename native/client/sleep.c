@@ -60,16 +60,15 @@ static bool wants_the_card(const struct nvs_client *client)
 
 void nvs_on_sleep(struct nvs_client *client, const struct nvs_event *event)
 {
-	if (client->sleep.state == NVS_SLEEP_AWAKE) {
-		client->sleep.heard = true;
-		client->sleep.order = event->number;
-	}
-	if (client->sleep.state == NVS_SLEEP_AWAKE && event->flags != NVS_BAR_NONE)
+	if (client->sleep.state != NVS_SLEEP_AWAKE)
+		return; /* each order is answered before the next */
+	client->sleep.heard = true;
+	client->sleep.order = event->number;
+	if (event->flags != NVS_BAR_NONE)
 		return send_slept(client, NVS_SLEPT_DECLINED, event->flags, 0);
-	if (client->sleep.state == NVS_SLEEP_AWAKE && wants_the_card(client))
+	if (wants_the_card(client))
 		return send_slept(client, NVS_SLEPT_WOKE, NVS_BAR_NONE, 0);
-	if (!change(client, NVS_SLEEP_HOLD))
-		return;
+	change(client, NVS_SLEEP_HOLD);
 	client->sleep.patience = event->length;
 	client->sleep.called = client->sleep.asked = client->sleep.granted = false;
 	set_entry(client, NVS_CLIENT_ENTRY_HELD, 0);
