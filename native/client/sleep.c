@@ -142,13 +142,14 @@ void nvs_on_returned(struct nvs_client *client, const struct nvs_event *event)
 	bool back = event->number == 0;
 	if (!change(client, back ? NVS_SLEEP_BACK : NVS_SLEEP_REFUSED))
 		return;
-	set_entry(client, back ? NVS_CLIENT_ENTRY_OPEN : NVS_CLIENT_ENTRY_BROKEN, event->number);
 	client->sleep.called = client->sleep.asked = false;
 	if (client->sleep.heard) {
 		struct nvs_action *action = nvs_do(client, NVS_DO_SEND_AWAKE);
 		action->number = client->sleep.order;
 		action->length = event->number;
 	}
+	/* Afterwards: a process that waited for this with its end is gone then. */
+	set_entry(client, back ? NVS_CLIENT_ENTRY_OPEN : NVS_CLIENT_ENTRY_BROKEN, event->number);
 	if (back)
 		nvs_wake_up(client);
 }
