@@ -5,7 +5,7 @@ uint64_t nvs_bill_used(uint64_t clock, uint64_t gpu)
 {
 	/* The GPU's own clock is more exact at both ends than this process can be. It misses what was submitted first
 	 * in another stream, so it is believed only within what can pass unseen. */
-	uint64_t least = clock > NVS_UNSEEN_NS ? clock - NVS_UNSEEN_NS : clock;
+	uint64_t least = clock > NVS_GRAIN_NS ? clock - NVS_GRAIN_NS : clock;
 	return gpu == 0 || gpu >= clock ? clock : gpu < least ? least : gpu;
 }
 

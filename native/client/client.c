@@ -183,7 +183,7 @@ static void drain(struct nvs_client *client, uint8_t why, uint64_t deadline)
 {
 	client->wanted = false; /* who finds the gate shut from here on asks again */
 	client->shut_for = why;
-	client->drain_for = deadline != 0 ? deadline : NVS_DRAIN_NS;
+	client->drain_for = deadline != 0 ? deadline : NVS_ENDS_BY_NS;
 	client->drained_from = client->gate;
 	client->gate = NVS_CLIENT_SHUT;
 	client->budget = 0;
@@ -324,7 +324,7 @@ static uint64_t turn_due(const struct nvs_client *client)
 {
 	if (client->drain_for != 0)
 		return 0;
-	uint64_t alone = client->alone_since != 0 ? client->alone_since + NVS_DRAIN_NS : 0;
+	uint64_t alone = client->alone_since != 0 ? client->alone_since + NVS_ENDS_BY_NS : 0;
 	if (!client->scheduled || !any_flag(client, NVS_FLAG_CONTENDED))
 		return alone;
 	return nvs_earlier(alone, nvs_earlier(quantum_end(client), idle_end(client)));
@@ -332,7 +332,7 @@ static uint64_t turn_due(const struct nvs_client *client)
 
 static void turn_time(struct nvs_client *client)
 {
-	if (client->alone_since != 0 && client->now >= client->alone_since + NVS_DRAIN_NS) {
+	if (client->alone_since != 0 && client->now >= client->alone_since + NVS_ENDS_BY_NS) {
 		client->alone_since = 0;
 		nvs_do(client, NVS_DO_FREE_MEMORY)->wants = true;
 	}

@@ -200,7 +200,7 @@ NVS_API cuMemGetInfo_v2(size_t *available, size_t *total)
 		return result;
 	struct nvs_node *node = nvs_process.node;
 	nvs_node_lock(node);
-	nvs_slot_reap(node, true);
+	nvs_members_reap(node, true);
 	*available = node->profile.memory_bytes - node->gpus[ctx->gpu].used;
 	*total = node->profile.memory_bytes;
 	nvs_node_unlock(node);

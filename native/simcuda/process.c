@@ -91,9 +91,6 @@ static void drop_former_self(struct nvs_node *node)
 {
 	int self = nvs_node_pid();
 	nvs_node_lock(node);
-	for (int i = (int)node->slot_top - 1; i >= 0; i--)
-		if (node->slots[i].pid == self)
-			nvs_slot_release(node, i);
 	for (int i = (int)node->member_top - 1; i >= 0; i--)
 		if (node->members[i].pid == self)
 			nvs_member_release(node, &node->members[i]);

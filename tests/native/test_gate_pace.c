@@ -3,6 +3,7 @@
 
 #include "fake_gpu.h"
 
+#include "compute_constants.h"
 #include "gate/gate.h"
 #include "gate/meter.h"
 #include "gate/state.h"
@@ -353,7 +354,7 @@ static void a_closer_look_measures_what_comes_next(void)
 		fake_submit(NULL);
 	CHECK(nvs_gate_drain(60000));
 	nvs_meter_poll();
-	/* WHEN a closer look is asked for THEN the next submission is measured; in a turn, one of the next eight */
+	/* WHEN a closer look is asked for THEN the next submission is measured; in a turn, one of the next round */
 	uint64_t before = fake.timing_events_recorded;
 	nvs_gate_look_closer();
 	CHECK(nvs_gate_state() == NVS_GATE_OPEN);
@@ -361,7 +362,7 @@ static void a_closer_look_measures_what_comes_next(void)
 	CHECK(fake.timing_events_recorded == before + 2);
 	CHECK(nvs_gate_close(60000, NULL));
 	nvs_gate_open(NVS_GATE_PACED);
-	for (int i = 0; i < 8; i++)
+	for (unsigned i = 0; i < NVS_ROUND; i++)
 		fake_submit(NULL);
 	CHECK(fake.timing_events_recorded >= before + 4);
 	CHECK(nvs_gate_close(60000, NULL));

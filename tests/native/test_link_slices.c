@@ -145,7 +145,7 @@ static void what_passes_before_and_after_the_work_is_not_used(void)
 	uint64_t span = fake_event_at(context->legacy.last) - fake_event_at(context->pace.begun);
 	CHECK(span >= 30 * NVS_NS_PER_MS && span < wall);
 	CHECK(over.used_us + 1 >= span / NVS_NS_PER_US);
-	CHECK(over.used_us <= span / NVS_NS_PER_US + 1 || wall > span + NVS_UNSEEN_NS);
+	CHECK(over.used_us <= span / NVS_NS_PER_US + 1 || wall > span + NVS_GRAIN_NS);
 }
 
 static _Atomic bool late_to_wake;

@@ -13,6 +13,8 @@
 #include "gate/streams.h"
 #include "gate/upcalls.h"
 
+#define BYTES_PER_NS 128 /* every card sets memory at this rate, at least */
+
 _Atomic uint32_t nvs_gate;
 
 /* ---- in and out ---- */
@@ -76,8 +78,8 @@ static void take_pass(struct nvs_thread *self, uint32_t word)
 	/* While PACED not always the very next one: the first after a wait may be unlike those that follow it. */
 	if (!paced)
 		self->next_sample = count;
-	else if (self->next_sample > count + 2 * NVS_CLOSER)
-		self->next_sample = count + nvs_meter_any(self, NVS_CLOSER);
+	else if (self->next_sample > count + 2 * NVS_ROUND)
+		self->next_sample = count + nvs_meter_any(self, NVS_ROUND);
 	if (paced && atomic_load(&used_since) == 0 && atomic_compare_exchange_strong(&used_since, &none, nvs_now_ns()))
 		nvs_link_wake();
 }
@@ -181,7 +183,7 @@ CUresult nvs_gate_enter_slow(CUstream stream)
 CUresult nvs_gate_enter_sized(CUstream stream, uint64_t bytes)
 {
 	struct nvs_thread *self = nvs_self;
-	bool goes_by = bytes <= NVS_SHORT_BYTES && self != NULL &&
+	bool goes_by = bytes / BYTES_PER_NS <= NVS_TINY_NS && self != NULL &&
 		       atomic_load_explicit(&self->submissions, memory_order_relaxed) != self->went_by;
 	return goes_by || !nvs_gate_try_enter() ? enter(stream, goes_by) : CUDA_SUCCESS;
 }
@@ -321,7 +323,7 @@ static void let_pass(uint64_t deadline)
 {
 	atomic_store(&passes, 1);
 	futex(&nvs_gate, FUTEX_WAKE, 1, NULL);
-	wait_until(is_passed, nvs_earlier(deadline, nvs_now_ns() + NVS_UNSEEN_NS));
+	wait_until(is_passed, nvs_earlier(deadline, nvs_now_ns() + NVS_GRAIN_NS));
 	atomic_store(&passes, 0);
 }
 
@@ -332,8 +334,11 @@ static uint64_t patience(uint64_t passed)
 {
 	uint64_t typical = nvs_meter_typical_ns(), usual = NVS_USUAL * typical;
 	bool in_bursts = passed > 0 && typical != 0 && nvs_context_count(NVS_ANY_DEVICE) > 1;
-	uint64_t least = in_bursts ? NVS_UNSEEN_NS : NVS_LONG_NS, doublings = in_bursts ? passed / NVS_BURST : passed;
-	return (usual > least ? usual : least) << (doublings < NVS_DOUBLINGS ? doublings : NVS_DOUBLINGS);
+	uint64_t least = in_bursts ? NVS_GRAIN_NS : NVS_LONG_NS, doublings = in_bursts ? passed / NVS_ROUND : passed;
+	uint64_t wait = usual > least ? usual : least;
+	for (; doublings > 0 && wait < NVS_ENDS_BY_NS; doublings--)
+		wait *= 2;
+	return wait;
 }
 
 bool nvs_gate_drain_shut(uint64_t deadline, bool may_pass)

@@ -26,7 +26,7 @@ struct device_meter {
 };
 
 static struct device_meter meters[NVS_MAX_DEVICES];
-static _Atomic uint64_t budget_ns = NVS_BUDGET_NS;
+static _Atomic uint64_t budget_ns = NVS_IN_FLIGHT_LOOSE_NS;
 static _Atomic uint64_t window_max = NVS_WINDOW_MAX;
 
 static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
@@ -57,18 +57,19 @@ uint64_t nvs_meter_vary(struct nvs_thread *self, uint64_t stride)
 
 static uint64_t next_stride(struct device_meter *meter, struct nvs_thread *self)
 {
-	uint64_t cost = atomic_load_explicit(&meter->cost_ns, memory_order_relaxed) / NVS_MIXED;
+	/* Where long and short submissions alternate, typical ones are short, and the mean counts by a part. */
+	uint64_t cost = atomic_load_explicit(&meter->cost_ns, memory_order_relaxed) / NVS_USUAL;
 	uint64_t typical = atomic_load_explicit(&meter->typical_ns, memory_order_relaxed);
-	bool known = nvs_gate_state() == NVS_GATE_PACED && atomic_load(&meter->samples) >= NVS_AVERAGE;
+	bool known = nvs_gate_state() == NVS_GATE_PACED && atomic_load(&meter->samples) >= NVS_ROUND;
 	uint64_t stride;
 	/* The first submissions say little about those that follow. */
 	uint64_t first = 1ull << clamp(atomic_fetch_add(&meter->begun, 1), 0, 31);
 	cost = cost > typical ? cost : typical;
 	if (cost != 0)
 		/* While PACED, markers tell of a change: a cost once known is only kept up to date. */
-		stride = clamp((known ? NVS_RARELY_NS : NVS_SAMPLE_NS) / cost, 1, NVS_STRIDE_MAX);
+		stride = clamp((known ? NVS_RARELY_NS : NVS_NEAR_NS) / cost, 1, NVS_WINDOW_MAX);
 	else
-		stride = NVS_STRIDE_UNKNOWN;
+		stride = NVS_ROUND;
 	return nvs_meter_vary(self, clamp(stride, 1, first));
 }
 
@@ -156,7 +157,7 @@ static bool begin_sample(struct nvs_thread *self, CUstream stream, uint64_t coun
 uint32_t nvs_meter_begin(struct nvs_thread *self, CUstream stream)
 {
 	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed); /* this one included */
-	self->next_sample = count + NVS_RETRY;
+	self->next_sample = count + NVS_ROUND;
 	if (atomic_load(&nvs_captures) != 0 || atomic_load(&nvs_exiting) || nvs_real.cuEventRecord == NULL)
 		return 0;
 	CUstreamCaptureMode mode = nvs_relax();
@@ -252,10 +253,10 @@ static void average(_Atomic uint64_t *mean, uint64_t value, int over)
 static void average_cost(struct device_meter *meter, uint64_t cost)
 {
 	uint64_t before = atomic_load(&meter->cost_ns);
-	uint64_t plain = before != 0 ? clamp(cost, 0, before * NVS_SPIKE) : cost;
-	uint32_t samples = (uint32_t)clamp(atomic_load(&meter->samples) + 1, 1, NVS_AVERAGE);
+	uint64_t plain = before != 0 ? clamp(cost, 0, before * NVS_ROUND) : cost;
+	uint32_t samples = (uint32_t)clamp(atomic_load(&meter->samples) + 1, 1, NVS_ROUND);
 	atomic_store(&meter->samples, samples);
-	average(&meter->cost_ns, plain, samples <= NVS_AVERAGE / 2 && plain < before ? 2 : (int)samples);
+	average(&meter->cost_ns, plain, samples <= NVS_ROUND / 2 && plain < before ? 2 : (int)samples);
 }
 
 /* Billed is the estimate, but no more than the clock allows since these submissions began: streams that overlap, and a
@@ -265,8 +266,8 @@ static void account(struct device_meter *meter, const struct nvs_sample *sample,
 	uint64_t typical = atomic_load(&meter->typical_ns);
 	average_cost(meter, cost);
 	/* Quickly down: the first launch of a kernel, which loads it, says nothing about those that follow. */
-	uint64_t plain = typical != 0 ? clamp(cost, 0, typical * NVS_SPIKE) : cost;
-	average(&meter->typical_ns, plain, plain < typical ? 2 : NVS_AVERAGE);
+	uint64_t plain = typical != 0 ? clamp(cost, 0, typical * NVS_ROUND) : cost;
+	average(&meter->typical_ns, plain, plain < typical ? 2 : NVS_ROUND);
 	uint64_t start = meter->billed_until > sample->since ? meter->billed_until : sample->since;
 	uint64_t now = nvs_now_ns();
 	uint64_t most = now > start ? now - start : 0;
@@ -285,7 +286,8 @@ static void take_account(struct nvs_context *context, const struct nvs_sample *s
 		return;
 	}
 	uint64_t extra = sample->late > context->overhead ? sample->late : context->overhead;
-	uint64_t cost = elapsed > extra + NVS_SHORTEST_NS ? elapsed - extra : NVS_SHORTEST_NS;
+	uint64_t least = NVS_TINY_NS / NVS_ROUND; /* a sample at zero would pull an average down for long */
+	uint64_t cost = elapsed > extra + least ? elapsed - extra : least;
 	account(&meters[atomic_load(&context->device)], sample, cost);
 }
 
@@ -369,9 +371,10 @@ void nvs_meter_usage(CUdevice device, struct nvs_usage_counters *out)
 
 void nvs_pace_set_budget(uint64_t budget_us)
 {
-	atomic_store(&budget_ns, budget_us != 0 ? budget_us * NVS_NS_PER_US : NVS_BUDGET_NS);
-	atomic_store(&window_max,
-		budget_us != 0 && budget_us * NVS_NS_PER_US < NVS_BUDGET_NS ? NVS_WINDOW_SMALL : NVS_WINDOW_MAX);
+	atomic_store(&budget_ns, budget_us != 0 ? budget_us * NVS_NS_PER_US : NVS_IN_FLIGHT_LOOSE_NS);
+	atomic_store(&window_max, budget_us != 0 && budget_us * NVS_NS_PER_US < NVS_IN_FLIGHT_LOOSE_NS
+					  ? NVS_WINDOW_SMALL
+					  : NVS_WINDOW_MAX);
 }
 
 uint64_t nvs_meter_budget(void)

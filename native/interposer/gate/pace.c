@@ -157,7 +157,7 @@ struct nvs_pace *nvs_pace_admit(struct nvs_thread *self, CUstream stream, uint32
 	struct nvs_context *context = atomic_load(&nvs_captures) == 0 ? nvs_context_of(stream) : NULL;
 	*duty = 0;
 	if (context == NULL) {
-		self->next_pace = count + NVS_RETRY;
+		self->next_pace = count + NVS_ROUND;
 		return NULL;
 	}
 	struct nvs_pace *pace = &context->pace;
@@ -211,7 +211,7 @@ void nvs_pace_learn(struct nvs_pace *pace, const struct nvs_marker *marker, uint
 			return;
 		pace->recent_ns = smaller(latest, pace->latest_ns);
 		pace->latest_ns = latest;
-		int64_t step = ((int64_t)pace->recent_ns - (int64_t)pace->average_ns) / NVS_AVERAGE;
+		int64_t step = ((int64_t)pace->recent_ns - (int64_t)pace->average_ns) / NVS_ROUND;
 		pace->average_ns = (uint64_t)((int64_t)pace->average_ns + step);
 	}
 	pace->waited = marker->before;

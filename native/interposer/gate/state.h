@@ -17,10 +17,6 @@ bool nvs_gate_flags_down(void);
  * that spins. So, if it `may_pass`, submissions are let through one by one. False when the deadline passes. */
 bool nvs_gate_drain_shut(uint64_t deadline, bool may_pass);
 
-/* ---- meter.c ---- */
-
-#define NVS_STRIDE_MAX 1024u /* at most so many submissions between two that are measured */
-
 /* ---- pace.c ---- */
 
 /* A thread that waited for this marker since the gate's opening of that number goes on now: what the work before it

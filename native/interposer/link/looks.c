@@ -109,7 +109,7 @@ static uint64_t follow_overrun(uint64_t now)
 		tell_ended();
 		return 0;
 	}
-	return now + NVS_TURN_NS;
+	return now + NVS_NEAR_NS;
 }
 
 /* ---- idleness ---- */
@@ -133,7 +133,7 @@ static uint64_t look_for_turn(uint64_t now)
 		flags |= nvs_shell_client.cards[i].grant_flags;
 	if (!nvs_shell_client.scheduled || !(flags & (NVS_FLAG_EXCLUSIVE | NVS_FLAG_CONTENDED)))
 		return 0;
-	uint64_t pause = flags & NVS_FLAG_CONTENDED ? NVS_TURN_NS : NVS_RARELY_NS;
+	uint64_t pause = flags & NVS_FLAG_CONTENDED ? NVS_NEAR_NS : NVS_RARELY_NS;
 	if (looks.turn_at != 0 && now < looks.turn_at)
 		return nvs_earlier(looks.turn_at, now + pause);
 	look_at_idleness();
@@ -146,7 +146,7 @@ static uint64_t look_for_turn(uint64_t now)
  * comes when that one is reached would be too late. */
 static void mark_next(uint32_t ahead, uint64_t now)
 {
-	if (ahead > 1 || looks.submissions == looks.marked_from || now < looks.marked_at + NVS_UNSEEN_NS)
+	if (ahead > 1 || looks.submissions == looks.marked_from || now < looks.marked_at + NVS_GRAIN_NS)
 		return;
 	looks.marked_from = looks.submissions;
 	looks.marked_at = now;

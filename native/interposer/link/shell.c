@@ -196,7 +196,7 @@ static void carry_out(const struct nvs_action *action)
 	case NVS_DO_FREE_MEMORY:
 		if (action->wants)
 			NVS_INFO("no scheduler for %llu s: bringing memory back to the card",
-				NVS_DRAIN_NS / NVS_NS_PER_S);
+				NVS_ENDS_BY_NS / NVS_NS_PER_S);
 		nvs_residency_free_all();
 		return nvs_mover_kick();
 	case NVS_DO_TELL_STUCK:

@@ -37,7 +37,6 @@ static struct {
 	bool never_retry;
 	uint32_t core_limit;
 	uint64_t meter_wait;
-	int meter_quiet;
 	uint64_t meter_submissions;
 	uint64_t usage_at;
 	struct nvs_frames frames;
@@ -449,7 +448,6 @@ static void follow(uint64_t now)
 		return;
 	if (nvs_link.meter_at == 0) { /* just woken */
 		thread.meter_wait = NVS_PAUSE_NS;
-		thread.meter_quiet = 0;
 		nvs_link.meter_at = now + thread.meter_wait;
 	}
 	if (now < nvs_link.meter_at)
@@ -458,16 +456,16 @@ static void follow(uint64_t now)
 	uint64_t submissions = nvs_gate_submissions();
 	bool pending = nvs_meter_pending();
 	bool quiet = submissions == thread.meter_submissions && !pending && nvs_gate_quiet();
-	thread.meter_quiet = quiet ? thread.meter_quiet + 1 : 0;
+	bool stays_quiet = quiet && thread.meter_wait >= NVS_NEAR_NS;
 	if (!quiet && !pending)
 		nvs_gate_look_closer();
 	thread.meter_submissions = submissions;
-	if (now - thread.usage_at >= USAGE_EVERY_NS || thread.meter_quiet >= NVS_QUIET_LOOKS)
+	if (now - thread.usage_at >= USAGE_EVERY_NS || stays_quiet)
 		send_usage(now);
 	uint64_t longest = nvs_gate_state() == NVS_GATE_PACED ? NVS_RARELY_NS : NVS_LONG_NS;
 	thread.meter_wait = thread.meter_wait * 2 < longest ? thread.meter_wait * 2 : longest;
 	nvs_link.meter_at = now + thread.meter_wait;
-	if (thread.meter_quiet >= NVS_QUIET_LOOKS)
+	if (stays_quiet)
 		nvs_link_fall_asleep(submissions);
 }
 

@@ -1,6 +1,10 @@
 /* The processes that use the driver, and where each is with its checkpoint. An operation that was begun goes on without
  * whoever asked for it: the next to look carries out what is due. */
+#include <time.h>
+
 #include "node/node.h"
+
+#define REAP_EVERY_NS 20000000
 
 struct nvs_member *nvs_member_claim(struct nvs_node *node)
 {
@@ -29,18 +33,41 @@ struct nvs_member *nvs_member_find(struct nvs_node *node, int pid)
 
 void nvs_member_release(struct nvs_node *node, struct nvs_member *member)
 {
+	for (int i = (int)node->slot_top - 1; i >= 0; i--)
+		if (node->slots[i].pid == member->pid)
+			nvs_slot_release(node, i);
 	member->pid = 0;
 	while (node->member_top > 0 && node->members[node->member_top - 1].pid == 0)
 		node->member_top--;
 	nvs_node_wake(node);
 }
 
-void nvs_members_recount(struct nvs_node *node)
+void nvs_members_reap(struct nvs_node *node, bool now)
+{
+	struct timespec wall;
+	clock_gettime(CLOCK_MONOTONIC, &wall);
+	int64_t wall_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec;
+	if (!now && wall_ns - node->reaped_wall_ns < REAP_EVERY_NS)
+		return;
+	node->reaped_wall_ns = wall_ns;
+	int self = nvs_node_pid();
+	for (uint32_t i = 0; i < node->member_top; i++) {
+		struct nvs_member *member = &node->members[i];
+		if (member->pid != 0 && member->pid != self && nvs_process_start(member->pid) != member->start_time)
+			nvs_member_release(node, member);
+	}
+}
+
+void nvs_members_repair(struct nvs_node *node)
 {
 	node->member_top = 0;
-	for (uint32_t i = 0; i < NVS_MEMBERS; i++)
-		if (node->members[i].pid != 0)
-			node->member_top = i + 1;
+	for (uint32_t i = 0; i < NVS_MEMBERS; i++) {
+		struct nvs_member *member = &node->members[i];
+		if (member->pid == 0)
+			continue;
+		node->member_top = i + 1;
+		nvs_member_set(node, member, (enum nvs_stage)member->stage);
+	}
 }
 
 void nvs_member_set(struct nvs_node *node, struct nvs_member *member, enum nvs_stage stage)

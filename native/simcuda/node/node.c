@@ -163,8 +163,8 @@ static void repair(struct nvs_node *node)
 			slot->current[engine] = 0;
 	}
 	nvs_slot_recount(node);
-	nvs_members_recount(node);
-	nvs_slot_reap(node, true);
+	nvs_members_repair(node);
+	nvs_members_reap(node, true);
 }
 
 void nvs_node_lock(struct nvs_node *node)
@@ -173,7 +173,7 @@ void nvs_node_lock(struct nvs_node *node)
 		pthread_mutex_consistent(&node->lock);
 		repair(node);
 	}
-	nvs_slot_reap(node, false);
+	nvs_members_reap(node, false);
 	nvs_node_advance(node, nvs_node_now(node));
 	nvs_members_advance(node);
 }

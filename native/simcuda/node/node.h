@@ -265,8 +265,6 @@ static inline uint64_t nvs_slot_total(const struct nvs_slot *slot)
 }
 /* Add to the counters of the slot's GPU and process. */
 void nvs_slot_count(struct nvs_node *node, const struct nvs_slot *slot, enum nvs_count what, uint64_t n);
-/* Drop what dead processes left; looks at most every 20 ms unless `now`. */
-void nvs_slot_reap(struct nvs_node *node, bool now);
 void nvs_slot_recount(struct nvs_node *node);
 
 /* ---- members.c: processes and their checkpoints; lock held ---- */
@@ -275,10 +273,14 @@ void nvs_slot_recount(struct nvs_node *node);
 struct nvs_member *nvs_member_claim(struct nvs_node *node);
 /* The record of a living process; NULL: it never initialised the driver. */
 struct nvs_member *nvs_member_find(struct nvs_node *node, int pid);
+/* The process is gone: so is what it had on cards. */
 void nvs_member_release(struct nvs_node *node, struct nvs_member *member);
+/* Drop what dead processes left; looks at most every 20 ms unless `now`. */
+void nvs_members_reap(struct nvs_node *node, bool now);
 /* Carry out what is due by now. */
 void nvs_members_advance(struct nvs_node *node);
-void nvs_members_recount(struct nvs_node *node);
+/* After a death with the lock held. */
+void nvs_members_repair(struct nvs_node *node);
 void nvs_member_set(struct nvs_node *node, struct nvs_member *member, enum nvs_stage stage);
 /* ns that it takes to bring what the process has off its cards, or back. */
 double nvs_checkpoint_ns(struct nvs_node *node, const struct nvs_member *member);

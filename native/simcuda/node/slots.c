@@ -4,12 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "node/node.h"
-
-#define REAP_EVERY_NS 20000000
 
 /* The node's processes may live in pid namespaces of their own (containers), where each could be number 1. They all
  * look at one process table, in which each has a number of its own; a container has it mounted where this says. */
@@ -147,7 +144,7 @@ bool nvs_gpu_has_room(struct nvs_node *node, unsigned index, uint64_t bytes)
 		return false;
 	if (gpu->used + bytes <= size)
 		return true;
-	nvs_slot_reap(node, true);
+	nvs_members_reap(node, true);
 	return gpu->used + bytes <= size + evictable(node, index);
 }
 
@@ -227,32 +224,5 @@ void nvs_slot_recount(struct nvs_node *node)
 			continue;
 		node->gpus[node->slots[i].gpu].used += nvs_slot_total(&node->slots[i]);
 		node->slot_top = i + 1;
-	}
-}
-
-void nvs_slot_reap(struct nvs_node *node, bool now)
-{
-	struct timespec wall;
-	clock_gettime(CLOCK_MONOTONIC, &wall);
-	int64_t wall_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec;
-	if (!now && wall_ns - node->reaped_wall_ns < REAP_EVERY_NS)
-		return;
-	node->reaped_wall_ns = wall_ns;
-	int self = nvs_node_pid(), judged = 0;
-	bool alive = true;
-	for (uint32_t i = 0; i < node->member_top; i++) {
-		struct nvs_member *member = &node->members[i];
-		if (member->pid != 0 && member->pid != self && nvs_process_start(member->pid) != member->start_time)
-			nvs_member_release(node, member);
-	}
-	for (uint32_t i = 0; i < node->slot_top; i++) {
-		struct nvs_slot *slot = &node->slots[i];
-		if (slot->pid == 0 || slot->pid == self)
-			continue;
-		if (slot->pid != judged)
-			alive = nvs_process_start(slot->pid) == slot->start_time;
-		judged = slot->pid;
-		if (!alive)
-			nvs_slot_release(node, (int)i);
 	}
 }

@@ -232,7 +232,7 @@ NVML nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 	if (result != NVML_SUCCESS)
 		return result;
 	nvs_node_lock(node);
-	nvs_slot_reap(node, true);
+	nvs_members_reap(node, true);
 	memory->total = node->profile.memory_bytes;
 	memory->used = node->gpus[device->gpu].used;
 	nvs_node_unlock(node);
@@ -262,7 +262,7 @@ static unsigned list_processes(unsigned gpu, nvmlProcessInfo_v1_t *out)
 {
 	unsigned count = 0;
 	nvs_node_lock(node);
-	nvs_slot_reap(node, true);
+	nvs_members_reap(node, true);
 	for (uint32_t i = 0; i < node->slot_top; i++) {
 		const struct nvs_slot *slot = &node->slots[i];
 		if (slot->pid == 0 || slot->gpu != gpu)

@@ -55,7 +55,7 @@ _TRAFFIC = (
 )
 _COUNTERS = (*_TRAFFIC, "busy_ns", "contexts_created")
 _COUNTERS_LAYOUT = struct.Struct(f"={len(_COUNTERS)}Q")
-# pid, gpu, start time, bytes, has a context, managed bytes on the card, managed bytes that leave it, pinned bytes, bytes
+# pid, gpu, start time, bytes, has a context; managed bytes on the card, and leaving it; bytes that are pinned, and
 # that a checkpoint took off
 _SLOT_LAYOUT = struct.Struct("=iIQQI4xQQQ24xQ")
 _ACCOUNT_LAYOUT = struct.Struct(f"=iIQ{len(_TRAFFIC)}Q")  # pid, gpu, start time, traffic

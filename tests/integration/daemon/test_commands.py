@@ -136,10 +136,12 @@ class TestNvsharectl:
         # GIVEN three tasks on one card, of which two are guaranteed half of it each
         program = [sys.executable, "-c", WAITING_TASK, scheduler.gpus[0]]
         here = environment(NVSHARE_SOCK=str(scheduler.socket))
-        tasks = [subprocess.Popen(program, env=here) for _ in range(3)]
+        tasks: list[subprocess.Popen[bytes]] = []
         try:
+            for number in range(1, 4):  # in this order, for those who hold a floor are named in the order of arrival
+                tasks.append(subprocess.Popen(program, env=here))
+                scheduler.wait_until(lambda status, number=number: len(status["clients"]) == number)
             first, second, third = (str(task.pid) for task in tasks)
-            scheduler.wait_until(lambda status: len(status["clients"]) == 3)
             assert ctl(scheduler, "set", "--pid", first, "--cores", "50..")[0] == 0
             code, out, _ = ctl(scheduler, "set", "--pid", second, "--cores", "50..60%")
             assert (code, out.strip()) == (

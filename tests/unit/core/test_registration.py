@@ -4,7 +4,7 @@ import pytest
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
-from nvshare.core.compute.policy.constants import IN_FLIGHT_ALONE
+from nvshare.core.compute.policy.constants import IN_FLIGHT_BUSY
 from nvshare.core.settings import MAX_GPUS, SIZE_MAX, Mode
 from tests.unit.core.core_scene import GIB, MIB, A, B, Scene, granted, only, said, to_clients
 
@@ -19,7 +19,7 @@ def test_a_client_is_answered_with_sched_on_then_its_limits() -> None:
         c.SetLimit(7, B, 4 * GIB, 8 * GIB),
         c.SetLimit(7, A, 4 * GIB, 8 * GIB),
         c.SetCoreLimit(7, 30),
-        *(c.SetTerms(7, gpu, True, IN_FLIGHT_ALONE) for gpu in (A, B)),
+        *(c.SetTerms(7, gpu, True, 2 * IN_FLIGHT_BUSY) for gpu in (A, B)),
     ]
 
 

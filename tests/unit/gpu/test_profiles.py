@@ -37,6 +37,12 @@ def test_the_measured_figures_of_the_h200() -> None:
     # 256 handles of 32 MiB: create, map and access; unmap and release
     assert 256 * (h200.mem_create + h200.mem_map + h200.mem_set_access) == pytest.approx(0.010, rel=0.02)
     assert 256 * (h200.mem_unmap + h200.mem_release) == pytest.approx(0.010, rel=0.02)
+    # checkpoints of a process without memory, with 2 GiB, with 8 GiB: out and in
+    measured = ((0, (0.45, 0.49), (0.23, 0.29)), (2, (1.5, 1.6), (0.65, 0.7)), (8, (4.4, 4.9), (1.9, 2.0)))
+    for gib, out, back in measured:
+        assert out[0] <= h200.checkpoint_out + gib * 2**30 / h200.checkpoint_d2h <= out[1]
+        assert back[0] <= h200.checkpoint_in + gib * 2**30 / h200.checkpoint_h2d <= back[1]
+    assert h200.checkpointed_bytes == 4 << 20
 
 
 def test_a_kernel_is_bound_by_memory_or_by_arithmetic() -> None:

@@ -12,7 +12,7 @@ from nvshare.model import costs
 LIBRARY = Path(__file__).resolve().parents[3] / "native"
 UNITS = {"NVS_NS_PER_US": 1000, "NVS_NS_PER_MS": 10**6, "NVS_NS_PER_S": 10**9}
 SECONDS = {
-    "NVS_BUDGET_NS": (costs.PACED_WORK, 1e-9),
+    "NVS_IN_FLIGHT_LOOSE_NS": (costs.PACED_WORK, 1e-9),
     "USAGE_EVERY_NS": (costs.USAGE_PERIOD, 1e-9),
 }
 NUMBERS = {

@@ -16,7 +16,7 @@ from nvshare.core.commands import EndSlice, GiveSlice, Level, Log
 from nvshare.core.compute.account import Account
 from nvshare.core.compute.lifecycle import Change, IllegalChange, State, after
 from nvshare.core.compute.policy.bill import Usage, bill
-from nvshare.core.compute.policy.constants import ENDS_BY, HANDOVER, LONGEST, PAUSE, SHORTEST, SPEAK_BY
+from nvshare.core.compute.policy.constants import ENDS_BY, GRAIN, LONG, LONGEST, OFTEN, PAUSE, STUCK
 from nvshare.core.compute.policy.order import Claim, goes_on, next_claim
 from nvshare.core.compute.state import CardCompute, Slice
 from nvshare.core.compute.terms import Terms, open_slices, overlaps
@@ -25,9 +25,8 @@ from nvshare.core.settings import SliceEnd
 from nvshare.core.state import Attachment, Client, GpuState, Group, Node, Standing
 from nvshare.core.timers import Alarms
 
-MESSAGE = 0.0001  # seconds a message takes: what two sides measure differs by this
 TICK = 1e-6  # seconds; what is due within this is due at the next look
-LONG_KERNEL = 0.1  # seconds beyond its slice that are worth a line in the log
+SPEAK_BY = 1.5 * STUCK  # seconds after the end of a slice in which its client reports, even that its work is stuck
 
 
 class Slices:
@@ -277,7 +276,7 @@ class Slices:
     def _hand_over(self, card: CardCompute) -> None:
         """Let the next slice begin when little work of the slice before is left."""
         slice = card.exclusive
-        if slice is not None and slice.due is not None and slice.due - HANDOVER <= self.node.now:
+        if slice is not None and slice.due is not None and slice.due - GRAIN <= self.node.now:
             slice.handed_at = self.node.now
             card.exclusive = None
             card.lingering[slice.number] = slice
@@ -320,7 +319,7 @@ class Slices:
         """When there is credit for what is left of the client's burst, or for a part of it."""
         if not account.capped:
             return self.node.now
-        wanted = min(max(attachment.compute.rhythm.left, SHORTEST), account.piece)
+        wanted = min(max(attachment.compute.rhythm.left, GRAIN), account.piece)
         return account.bucket.ready_at(wanted, self.node.now)
 
     def _claim(self, attachment: Attachment) -> Claim:
@@ -357,16 +356,16 @@ class Slices:
             if slice.length is not None:
                 self._set_length(slice, None)
         elif length - (now - slice.given_at) <= TICK:
-            if slice.end is None or slice.end > now + MESSAGE:  # else its client ends it by itself
+            if slice.end is None or slice.end > now + OFTEN:  # else its client ends it by itself
                 self._end(slice)
         elif self._differs(slice, length):
             self._set_length(slice, length)
 
     def _differs(self, slice: Slice, length: float) -> bool:
         """A slice is made shorter at once, and longer only when its end is near: most of that changes again."""
-        if slice.length is None or length < slice.length - MESSAGE:
+        if slice.length is None or length < slice.length - OFTEN:
             return True
-        return length > slice.length + MESSAGE and self._renewal_at(slice) <= self.node.now
+        return length > slice.length + OFTEN and self._renewal_at(slice) <= self.node.now
 
     def _length(self, card: CardCompute, slice: Slice, rivals: list[Attachment]) -> float | None:
         """Seconds that the slice is to last, from its beginning; None: until a rival comes."""
@@ -386,7 +385,7 @@ class Slices:
     def _renewal_at(slice: Slice) -> float:
         """When it is decided whether a slice with a length goes on."""
         assert slice.length is not None
-        return slice.given_at + slice.length - HANDOVER
+        return slice.given_at + slice.length - GRAIN
 
     def _next_look(self, gpu: GpuState, next_ready: float | None) -> float | None:
         card, now = gpu.compute, self.node.now
@@ -399,7 +398,7 @@ class Slices:
             elif slice.end is not None:
                 times.append(slice.end)
         if card.exclusive is not None and card.exclusive.due is not None:
-            times.append(card.exclusive.due - HANDOVER)
+            times.append(card.exclusive.due - GRAIN)
         for slice in self._open_ended(card):
             if slice.end is not None and not slice.told_to_end and self._renewal_at(slice) > now:
                 times.append(self._renewal_at(slice))
@@ -429,7 +428,7 @@ class Slices:
         self._change(attachment, Change.ASK)
         account = self._of(attachment)
         if state.rhythm.resumed(now):
-            state.woke = True
+            state.woke = state.urgent or state.rhythm.burst < LONG  # not a busy task that hesitated
             card.wants_changed = True
             self.terms.wake_up(attachment)
         elif not account.engaged and now - account.left_at >= PAUSE:
@@ -468,7 +467,7 @@ class Slices:
             card.shared[attachment.client.id] = slice
         self._touch(attachment)
         length = self._length(card, slice, rivals or [])
-        slice.length = None if length is None else max(length, SHORTEST)
+        slice.length = None if length is None else max(length, GRAIN)
         self._send(slice)
 
     def _stop_asking(self, attachment: Attachment, change: Change) -> None:
@@ -544,13 +543,13 @@ class Slices:
         rhythm.used(total - slice.counted)
         attachment.gpu.compute.wants_changed |= rhythm.thinks is not thought
         slice.billed = slice.counted = total
-        if slice.overlapped > LONG_KERNEL:
+        if slice.overlapped > LONG:
             self._log(
                 Level.DEBUG,
                 f"Weighted billing: client {attachment.client.hex} used {said * 1e3:.0f} ms, "
                 f"{slice.overlapped * 1e3:.0f} of them beside others, billed {total * 1e3:.0f} ms",
             )
-        if slice.length is not None and account.capped and total > slice.length + LONG_KERNEL:
+        if slice.length is not None and account.capped and total > slice.length + LONG:
             self.terms.log_debt(attachment, total - slice.length)
 
     def _note_overlap(self, slice: Slice, used: float) -> None:
@@ -559,7 +558,7 @@ class Slices:
         for other in (card.exclusive, *card.lingering.values()) if slice.exclusive else ():
             if other is None or not other.exclusive or self._of(other.attachment) is self._of(slice.attachment):
                 continue
-            together = now - max(slice.given_at, other.given_at) - 2 * MESSAGE
+            together = now - max(slice.given_at, other.given_at) - 2 * OFTEN
             overlap = max(0.0, min(together, used))
             slice.overlapped += overlap
             other.overlapped += overlap

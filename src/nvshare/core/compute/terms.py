@@ -12,18 +12,15 @@ from nvshare.core.compute.account import Account
 from nvshare.core.compute.policy import lag
 from nvshare.core.compute.policy.constants import (
     ACTIVE_FOR,
-    BACKLOG,
+    CYCLE,
     IN_FLIGHT,
-    IN_FLIGHT_ALONE,
     IN_FLIGHT_BUSY,
     IN_FLIGHT_LOOSE,
     IN_FLIGHT_URGENT,
     LAUNCH_BOUND_BELOW,
+    LONG,
     LONGEST,
-    LOOK_AGAIN,
     LOOK_AGAIN_MAX,
-    MEMORY_TURNS,
-    MOST_LAG,
     SLICE,
 )
 from nvshare.core.compute.policy.fair import Demand, fair
@@ -141,13 +138,13 @@ class Terms:
 
     @staticmethod
     def _trust_longer(state: AttachmentCompute) -> None:
-        state.trust = min(LOOK_AGAIN_MAX, max(LOOK_AGAIN, 2 * state.trust))
+        state.trust = min(LOOK_AGAIN_MAX, max(2 * ACTIVE_FOR, 2 * state.trust))
 
     @staticmethod
     def _is_undisturbed(slice: Slice) -> bool:
         """No work ran beside the slice that a client had submitted before it began to take slices."""
         return all(
-            not other.compute.in_slices or other.compute.terms_at + BACKLOG <= slice.given_at
+            not other.compute.in_slices or other.compute.terms_at + CYCLE <= slice.given_at
             for other in slice.attachment.gpu.running.values()
         )
 
@@ -258,7 +255,7 @@ class Terms:
             return IN_FLIGHT_LOOSE
         others = [other for other in active if other is not attachment]
         if not others:
-            return IN_FLIGHT_ALONE
+            return 2 * IN_FLIGHT_BUSY
         if any(other.compute.urgent for other in others):
             return IN_FLIGHT_URGENT
         return IN_FLIGHT if any(other.compute.rhythm.thinks for other in active) else IN_FLIGHT_BUSY
@@ -323,7 +320,7 @@ class Terms:
                 account.share = share
         thinks = any(attachment.compute.rhythm.thinks for attachment in card.live)
         card.longest = SLICE if thinks else LONGEST
-        reach = MEMORY_TURNS * quantum(self.node.settings, gpu.stall) if gpu.turns else 0.0
+        reach = len(gpu.attachments) * quantum(self.node.settings, gpu.stall) if gpu.turns else 0.0
         bursts = {
             name: max(attachment.compute.rhythm.burst for attachment in members) for name, members in live.items()
         }
@@ -358,7 +355,7 @@ class Terms:
         for long begins level with the others."""
         account = self.account(attachment)
         away = not account.engaged and self.node.now >= account.left_at + ACTIVE_FOR
-        self._bound_lag(attachment.gpu.compute, account, 0.0 if away else MOST_LAG)
+        self._bound_lag(attachment.gpu.compute, account, 0.0 if away else LONG)
 
     # --- log lines
 

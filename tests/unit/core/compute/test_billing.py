@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from nvshare.core.compute.policy.bill import Usage, bill
-from nvshare.core.compute.policy.constants import ENDS_BY, HANDOVER
+from nvshare.core.compute.policy.constants import ENDS_BY, GRAIN
 from tests.unit.core.core_properties import for_all
 
 seconds = st.floats(0.0, 20.0)
@@ -28,13 +28,13 @@ def test_a_negative_use_is_none() -> None:
 
 
 def test_who_keeps_others_waiting_pays_for_it_whatever_it_says() -> None:
-    assert bill(Usage(said=0.0, elapsed=0.05, kept_waiting=0.03)) == pytest.approx(0.03 - HANDOVER)
+    assert bill(Usage(said=0.0, elapsed=0.05, kept_waiting=0.03)) == pytest.approx(0.03 - GRAIN)
     assert bill(Usage(said=0.04, elapsed=0.05, kept_waiting=0.03)) == 0.04
     assert bill(Usage(said=0.0, elapsed=0.05, kept_waiting=9.0)) == 0.05
 
 
 def test_a_moment_in_which_others_wait_for_work_in_flight_costs_nothing() -> None:
-    assert bill(Usage(said=0.0, elapsed=0.05, kept_waiting=HANDOVER)) == 0.0
+    assert bill(Usage(said=0.0, elapsed=0.05, kept_waiting=GRAIN)) == 0.0
 
 
 def test_two_that_share_the_card_pay_for_half_of_it_each() -> None:

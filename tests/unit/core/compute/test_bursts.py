@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 
-from nvshare.core.compute.policy.constants import MOST_LAG, PATIENCE, PAUSE
+from nvshare.core.compute.policy.constants import LONG, OFTEN, PAUSE
 from nvshare.core.compute.policy.rhythm import BUSY, Rhythm
 from tests.unit.core.core_properties import for_all
 
@@ -110,7 +110,7 @@ def test_a_burst_that_does_not_end_is_expected_to_take_as_long_again() -> None:
     assert task.rhythm.want == pytest.approx(0.75)
     assert task.rhythm.thinks
     # AND one that goes on for longer than a tenth of a second is that of a busy client
-    task.work(MOST_LAG)
+    task.work(LONG)
     assert not task.rhythm.thinks
 
 
@@ -139,7 +139,7 @@ def test_a_client_that_hardly_pauses_does_not_think() -> None:
 def test_patience_is_short_where_four_host_phases_were_long() -> None:
     task = Task()
     assert task.rounds(3, 0.005, 0.01).patience == PAUSE
-    assert task.rounds(1, 0.005, 0.01).patience == PATIENCE
+    assert task.rounds(1, 0.005, 0.01).patience == 2 * OFTEN
 
 
 def test_a_client_that_hesitates_is_given_time_for_eight_bursts() -> None:
@@ -150,7 +150,7 @@ def test_a_client_that_hesitates_is_given_time_for_eight_bursts() -> None:
     for _ in range(8):
         assert task.rhythm.patience == PAUSE
         task.rounds(1, 0.005, 0.01)
-    assert task.rhythm.patience == PATIENCE
+    assert task.rhythm.patience == 2 * OFTEN
 
 
 def test_bursts_are_brief_when_four_are_known_and_short() -> None:

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from nvshare.core.compute.account import Account
 from nvshare.core.compute.policy.bucket import Bucket
-from nvshare.core.compute.policy.constants import ENDS_BY, LONGEST, SHORTEST
+from nvshare.core.compute.policy.constants import ENDS_BY, GRAIN, LONGEST
 from tests.unit.core.core_properties import for_all
 
 caps = st.floats(0.01, 0.99)
 gaps = st.floats(0.0, 0.5)
-bursts = st.floats(SHORTEST, LONGEST)
+bursts = st.floats(GRAIN, LONGEST)
 
 
 def capped(cap: float, depth: float = 0.05, level: float | None = None) -> Bucket:
@@ -110,7 +110,7 @@ def test_a_debt_is_paid_at_the_rate_of_the_new_cap() -> None:
 def test_a_group_that_gets_a_cap_owes_nothing_for_the_time_before() -> None:
     bucket = Bucket(level=-3.0)
     bucket.restart(0.3, 0.0)
-    assert bucket.level == SHORTEST
+    assert bucket.level == GRAIN
 
 
 def test_credit_that_a_smaller_bucket_does_not_hold_is_lost_at_once() -> None:

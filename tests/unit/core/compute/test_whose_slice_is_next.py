@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import strategies as st
 
-from nvshare.core.compute.policy.constants import CYCLE, LONGEST, SHORTEST, SLICE
+from nvshare.core.compute.policy.constants import CYCLE, GRAIN, LONGEST, SLICE
 from nvshare.core.compute.policy.lag import virtual_time
 from nvshare.core.compute.policy.order import NEVER, Claim, goes_on, next_claim, slice_of
 from tests.unit.core.core_properties import for_all
@@ -55,9 +55,7 @@ def test_a_client_of_high_priority_has_a_head_start_of_the_longest_slice() -> No
 # --- how long a slice is
 
 
-@pytest.mark.parametrize(
-    ("share", "length"), [(1.0, SLICE), (0.1, SLICE), (0.05, 0.01), (0.01, SHORTEST), (0.001, SHORTEST)]
-)
+@pytest.mark.parametrize(("share", "length"), [(1.0, SLICE), (0.1, SLICE), (0.05, 0.01), (0.01, GRAIN), (0.001, GRAIN)])
 def test_a_slice_is_a_part_of_the_cycle_and_not_too_short(share: float, length: float) -> None:
     assert slice_of(share, SLICE) == pytest.approx(length)
 
@@ -84,7 +82,7 @@ def test_claims_of_one_group_take_turns_by_slices() -> None:
 
 def test_the_first_of_several_rivals_ends_the_slice() -> None:
     rivals = [claim(-0.5), claim(QUARTER - 0.003, left=0.001, woke=True), claim()]
-    assert goes_on(claim(), SHORTEST, rivals, SLICE) == pytest.approx(0.003)
+    assert goes_on(claim(), GRAIN, rivals, SLICE) == pytest.approx(0.003)
 
 
 # --- wakers
@@ -92,22 +90,27 @@ def test_the_first_of_several_rivals_ends_the_slice() -> None:
 
 def test_a_waker_that_is_owed_a_quarter_of_a_slice_takes_the_card() -> None:
     waker = claim(QUARTER, left=0.005, woke=True)
-    assert goes_on(claim(), SHORTEST, [waker], SLICE) == 0.0
+    assert goes_on(claim(), GRAIN, [waker], SLICE) == 0.0
 
 
 def test_a_slice_lasts_for_two_milliseconds_although_a_waker_comes() -> None:
     waker = claim(0.05, left=0.005, woke=True)
-    assert goes_on(claim(), 0.0005, [waker], SLICE) == pytest.approx(SHORTEST - 0.0005)
+    assert goes_on(claim(), 0.0005, [waker], SLICE) == pytest.approx(GRAIN - 0.0005)
 
 
 def test_a_waker_that_is_owed_less_waits_until_it_is_owed_a_quarter() -> None:
     waker = claim(0.002, left=0.005, woke=True)
-    assert goes_on(claim(), SHORTEST, [waker], SLICE) == pytest.approx(QUARTER - 0.002)
+    assert goes_on(claim(), GRAIN, [waker], SLICE) == pytest.approx(QUARTER - 0.002)
 
 
-def test_a_waker_with_a_longer_burst_than_is_left_waits_for_the_end_of_the_slice() -> None:
+def test_a_waker_with_a_longer_burst_than_is_left_waits_until_it_is_owed_a_whole_slice() -> None:
     waker = claim(QUARTER, left=0.05, woke=True)
-    assert goes_on(claim(left=0.03), SHORTEST, [waker], SLICE) == pytest.approx(SLICE - SHORTEST)
+    assert goes_on(claim(left=0.03), GRAIN, [waker], SLICE) == pytest.approx(SLICE - QUARTER)
+
+
+def test_a_waker_that_is_owed_a_whole_slice_takes_the_card_whatever_its_burst() -> None:
+    holder, waker = claim(left=0.03), claim(SLICE, left=0.05, woke=True)
+    assert goes_on(holder, GRAIN, [waker], SLICE) == 0.0
 
 
 def test_a_long_burst_waits_for_a_short_one_until_it_is_owed_a_whole_slice() -> None:
@@ -127,7 +130,7 @@ def test_high_priority_takes_the_card_when_it_wakes_unless_it_owes_more_than_its
 
 def test_between_two_of_high_priority_the_waker_waits_like_any_other() -> None:
     waker = claim(left=1.0, woke=True, urgent=True)
-    assert goes_on(claim(urgent=True), SHORTEST, [waker], SLICE) == pytest.approx(QUARTER)
+    assert goes_on(claim(urgent=True), GRAIN, [waker], SLICE) == pytest.approx(QUARTER)
 
 
 # --- together

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nvshare.core.compute.policy.constants import ENDS_BY, HANDOVER
+from nvshare.core.compute.policy.constants import ENDS_BY, GRAIN
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ def bill(usage: Usage) -> float:
     # No clock runs faster than the scheduler's: a client cannot have used more than the time that passed.
     used = min(max(usage.said, 0.0), usage.elapsed)
     # A client that keeps the card from others pays for it, whatever it says. The slack is what it may have in flight.
-    used = max(used, min(usage.kept_waiting - HANDOVER, usage.elapsed))
+    used = max(used, min(usage.kept_waiting - GRAIN, usage.elapsed))
     # Two that share the card have half of it each.
     shared = min(used, usage.overlapped) / 2
     # What is in flight is billed at once, for the next decision comes before its end; the final bill replaces it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nvshare.core.compute.policy.constants import ENDS_BY, SHORTEST
+from nvshare.core.compute.policy.constants import ENDS_BY, GRAIN
 
 ROUNDING = 1e-9
 
@@ -60,6 +60,6 @@ class Bucket:
         """Take a new cap. A debt of more than the shortest slice is paid at the new rate."""
         self.fill(now)
         if not self.capped:
-            self.level = max(self.level, SHORTEST)
+            self.level = max(self.level, GRAIN)
         self.cap = cap
         self.level = max(self.level, -ENDS_BY * cap)

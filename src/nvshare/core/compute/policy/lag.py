@@ -4,7 +4,7 @@
 weighted with their shares, as in EEVDF (Stoica and Abdel-Wahab, 1995). A group's lag is share * (V - virtual), in
 seconds of the card: positive when the group has had less than its share. Lags of a card's groups add up to zero.
 
-Lag survives a sleep within ``MOST_LAG``, as in start-time fair queueing (Goyal, Vin and Cheng, 1996) a flow that comes
+Lag survives a sleep within ``LONG``, as in start-time fair queueing (Goyal, Vin and Cheng, 1996) a flow that comes
 back begins no earlier than the virtual time, less what the bound allows. So a task that thinks is served when it wakes,
 and one that slept for long is not owed all of it. One that was away for seconds begins level with the others.
 """

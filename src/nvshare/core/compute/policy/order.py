@@ -1,10 +1,10 @@
 """Whose slice is next, and for how long the holder of a slice goes on.
 
 Guarantees, for groups that want the card: the one with the earliest virtual deadline among those whose lag is not
-negative goes next, as in EEVDF. A holder gives way to a waking task that is owed a quarter of a slice and has no more
-to do than the holder's burst has left; at the end of its slice to anyone who is owed half of one; and to those with
-longer bursts once they are owed a whole one. Letting short bursts go first, and bursts end, is what keeps the card busy
-while others think. A client of high priority has a head start of ``LONGEST``, and goes at once when it wakes up.
+negative goes next, as in EEVDF. A holder gives way at once to a waking task that is owed a quarter of a slice, and at
+the end of its slice to anyone who is owed half of one. A task that has more to do than the holder's burst has left must
+be owed a whole slice in both cases. Letting short bursts go first, and bursts end, is what keeps the card busy while
+others think. A client of high priority has a head start of ``LONGEST``, and goes at once when it wakes up.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nvshare.core.compute.policy.constants import CYCLE, LONGEST, SHORTEST
+from nvshare.core.compute.policy.constants import CYCLE, FOR_TURN, FOR_WAKER, GRAIN, LONGEST
 
-FOR_WAKER, FOR_TURN, FOR_LONG = 0.25, 0.5, 1.0  # slices owed
 NEVER = float("inf")
 ROUNDING, DIGITS = 1e-9, 9  # seconds
 
@@ -37,7 +36,7 @@ class Claim:
 
 def slice_of(share: float, longest: float) -> float:
     """Seconds of a slice of a group with this share: each has one in a cycle."""
-    return min(longest, max(SHORTEST, CYCLE * share))
+    return min(longest, max(GRAIN, CYCLE * share))
 
 
 def next_claim(claims: Sequence[Claim], time: float, longest: float) -> int:
@@ -66,7 +65,7 @@ def _until(holder: Claim, since: float, rival: Claim, longest: float) -> float:
     whole = slice_of(rival.share, longest)
     boundary = max(0.0, slice_of(holder.share, longest) - since)
     shorter = rival.left <= holder.left
-    turn = max(boundary, ((FOR_TURN if shorter else FOR_LONG) * whole - owed) / rate)
-    if rival.woke and shorter:
-        return min(turn, max(SHORTEST - since, 0.0, (FOR_WAKER * whole - owed) / rate))
+    turn = max(boundary, (whole * (FOR_TURN if shorter else 1.0) - owed) / rate)
+    if rival.woke:
+        return min(turn, max(GRAIN - since, 0.0, (whole * (FOR_WAKER if shorter else 1.0) - owed) / rate))
     return turn

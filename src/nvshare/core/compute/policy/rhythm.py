@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from nvshare.core.compute.policy.constants import ACTIVE_FOR, BRIEF, BURSTS, MOST_LAG, PATIENCE, PAUSE, THINKS
+from nvshare.core.compute.policy.constants import ACTIVE_FOR, BRIEF, BURSTS, LONG, OFTEN, PAUSE, THINKS
 
 BUSY = float("inf")  # what is left of a burst that does not end
 
@@ -27,7 +27,7 @@ class Rhythm:
     def used(self, seconds: float) -> None:
         """More of the burst was billed. A client that goes on for much longer than before has changed."""
         self.running = max(0.0, self.running + seconds)
-        if self.bursts and self.running > max(BURSTS * _mean(self.bursts), MOST_LAG):
+        if self.bursts and self.running > max(BURSTS * _mean(self.bursts), LONG):
             self._forget()
 
     def ended(self, at: float) -> None:
@@ -83,7 +83,7 @@ class Rhythm:
     @property
     def thinks(self) -> bool:
         """Its bursts are short, and its host phases leave others a part of the card that is worth having."""
-        return self.want < THINKS and self.burst < MOST_LAG
+        return self.want < THINKS and self.burst < LONG
 
     @property
     def brief(self) -> bool:
@@ -91,8 +91,8 @@ class Rhythm:
 
     @property
     def patience(self) -> float:
-        """How long its slice waits for more work."""
-        return PATIENCE if self.known and not self.hesitated else PAUSE
+        """How long its slice waits for more work: two looks, where it is known that a pause will be long."""
+        return 2 * OFTEN if self.known and not self.hesitated else PAUSE
 
 
 def _mean(values: deque[float]) -> float:
