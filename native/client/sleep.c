@@ -186,7 +186,7 @@ void nvs_sleep_lost(struct nvs_client *client)
 {
 	client->sleep.heard = client->sleep.asked = false;
 	client->sleep.order = 0;
-	client->sleep.look_at = client->now + NVS_DRAIN_NS;
+	client->sleep.look_at = client->now + NVS_ENDS_BY_NS;
 	if (client->sleep.state == NVS_SLEEP_HOLDING)
 		let_go(client);
 }

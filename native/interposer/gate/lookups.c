@@ -76,7 +76,7 @@ NVS_EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id)
 	char text[2 * sizeof(id->bytes) + 1];
 	for (size_t i = 0; i < sizeof(id->bytes); i++)
 		snprintf(text + 2 * i, 3, "%02x", (unsigned char)id->bytes[i]);
-	NVS_DEBUG("the program took the driver's table %s, whose functions pass no gate: it cannot sleep", text);
+	NVS_DEBUG("%s: a table of the driver, whose functions pass no gate; the program cannot sleep", text);
 	nvs_bar_raise(NVS_BAR_UNGATED);
 	return result;
 }

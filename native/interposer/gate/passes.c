@@ -13,9 +13,12 @@ enum {
 #define PASS(symbol, takes, bar)                                                                                       \
 	NVS_EXPORT CUresult symbol NVS_PARAMETERS_##takes                                                              \
 	{                                                                                                              \
-		if (__builtin_expect(nvs_passed.symbol == NULL, 0) &&                                                  \
-			!(nvs_resolve_driver() && nvs_passed.symbol != NULL))                                          \
-			return CUDA_ERROR_NOT_INITIALIZED;                                                             \
+		if (__builtin_expect(nvs_passed.symbol == NULL, 0)) {                                                  \
+			if (!nvs_resolve_driver())                                                                     \
+				return CUDA_ERROR_NOT_INITIALIZED;                                                     \
+			if (nvs_passed.symbol == NULL)                                                                 \
+				return CUDA_ERROR_NOT_SUPPORTED;                                                       \
+		}                                                                                                      \
 		NVS_ENTER_DRIVER;                                                                                      \
 		CUresult result = nvs_passed.symbol NVS_ARGUMENTS_##takes;                                             \
 		if ((int)(bar) != (int)NVS_BAR_NONE && result == CUDA_SUCCESS)                                         \

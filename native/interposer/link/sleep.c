@@ -15,7 +15,7 @@
 #include "link/state.h"
 #include "memory/swap/residency.h"
 
-#define END_WAIT_NS NVS_DRAIN_NS
+#define END_WAIT_NS NVS_ENDS_BY_NS
 /* Beside the room of the contexts: what the driver takes while it restores. */
 #define SPARE_ROOM (64ull << 20)
 

@@ -58,7 +58,7 @@ pytestmark = pytest.mark.simulated
 
 
 class Sleeper:
-    """One program, and its scheduler, which grants what is asked for and wakes who asks, unless it is told not to."""
+    """One program, and its scheduler, which grants what is asked for and wakes who asks."""
 
     def __init__(self, node: sim.SimNode, scheduler: ScriptedScheduler, program: Program) -> None:
         self.node, self.scheduler, self.program = node, scheduler, program
@@ -66,7 +66,8 @@ class Sleeper:
         self.grants: dict[int, int] = {}
         self.resident: dict[int, tuple[int, int]] = {}  # by card: the target that is kept to, and bytes
         self.facts: list[Message] = []
-        self.wakes = True
+        self.requests: list[MemRequest] = []
+        self.gives_memory = True
 
     def registers(self, cards: int = 1) -> Sleeper:
         self.program.tell(f"attach {cards}")
@@ -93,17 +94,23 @@ class Sleeper:
             self.grants[message.gpu] = self.number
             send(Residency(message.gpu, self.number, CARD), LockOk(message.gpu, self.number))
         elif isinstance(message, MemRequest):
-            send(MemAvailable(message.gpu, message.request))
+            self.requests.append(message)
+            self.give_memory()
         elif isinstance(message, LockReleased):
             self.grants.pop(message.gpu)
         elif isinstance(message, MemUpdate):
             self.resident[message.gpu] = message.applied, message.resident
         elif isinstance(message, (Slept, ReqWake, Awake, Sleepable)):
             self.facts.append(message)
-            if isinstance(message, ReqWake) and self.wakes:
+            if isinstance(message, ReqWake):
                 send(Wake(message.order))
         else:
             assert message is None or isinstance(message, Usage), message
+
+    def give_memory(self) -> None:
+        while self.requests and self.gives_memory:
+            request = self.requests.pop()
+            self.scheduler.send(MemAvailable(request.gpu, request.request))
 
     def until(self, done: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -238,6 +245,39 @@ def test_threads_that_poll_are_held_back_or_keep_their_process_awake(start: Star
             assert task.hears(Awake) == Awake(task.order)
     assert set(outcomes) <= {SleptOutcome.ASLEEP, SleptOutcome.WOKE}
     # AND none of their calls fails
+    assert task.ask("polled") == 0
+    task.is_right()
+
+
+def test_a_thread_inside_the_driver_keeps_its_process_awake_until_the_order_ends(start: Start) -> None:
+    # GIVEN a thread that waits inside a call, for memory that does not come
+    task = start().registers()
+    task.gives_memory = False
+    task.program.tell("fill")
+    task.until(lambda: task.requests)
+    # WHEN its process is told to sleep, within a time THEN the order ends with the time, and nothing has happened
+    task.is_told(lock_ms=50)
+    assert task.hears(Slept) == Slept(task.order, SleptOutcome.WOKE)
+    task.gives_memory = True
+    task.give_memory()
+    assert task.answer() == 0
+    task.is_right()
+
+
+def test_a_call_that_comes_while_others_are_waited_for_ends_the_order(start: Start) -> None:
+    # GIVEN a thread inside the driver, and others that poll
+    task = start().registers()
+    task.gives_memory = False
+    assert task.ask("poll") == 0
+    task.program.tell("fill")
+    task.until(lambda: task.requests)
+    # WHEN their process is told to sleep, with all the time in the world
+    task.is_told()
+    # THEN the first that polls ends the order
+    assert task.hears(Slept) == Slept(task.order, SleptOutcome.WOKE)
+    task.gives_memory = True
+    task.give_memory()
+    assert task.answer() == 0
     assert task.ask("polled") == 0
     task.is_right()
 
