@@ -6,7 +6,8 @@
     .venv/bin/python tools/surface.py --check --library /usr/lib/x86_64-linux-gnu/libcuda.so.1   # the same for a driver
 
 The headers are NVIDIA's and stay where they are: only names of functions, the release that brought each, and how its
-parameters are passed, are taken from them. What is known keeps its class and its reason; what is new comes in as UNCLASSIFIED, which a test refuses.
+parameters are passed, are taken from them. What is known keeps its class and its reason; what is new comes in as
+UNCLASSIFIED, which a test refuses.
 Parameters in hooks.def are compared with those in the headers.
 """
 
