@@ -30,7 +30,7 @@ def passing() -> dict[str, str]:
     """Function -> a letter for each parameter."""
     text = (ROOT / "native/include/surface.def").read_text()
     line = r"^NVS_(?:SURFACE|SIMULATED)(?:_PT)?\((\w+), *(?:(_pt\wz|_ptds), *)?\w+, *\d+, *(\w+), *(\w+)\)"
-    found = {}
+    found: dict[str, str] = {}
     for name, variant, reason, takes in re.findall(line, text, re.M):
         letters = "W" * int(takes) if takes.isdigit() else takes
         if reason != "HOOKED":
@@ -81,7 +81,7 @@ def test_every_argument_passes(tmp_path: Path) -> None:
         ("program", program_of(functions), ["-ldl"]),
     ):
         (tmp_path / f"{name}.c").write_text(source)
-        command = ["cc", "-w", "-D_GNU_SOURCE", tmp_path / f"{name}.c", "-o", tmp_path / name, *flags]
+        command: list[str | Path] = ["cc", "-w", "-D_GNU_SOURCE", tmp_path / f"{name}.c", "-o", tmp_path / name, *flags]
         subprocess.run(command, check=True)
     # WHEN a program calls each of them under the library
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "LD_PRELOAD": str(native.interposer())}

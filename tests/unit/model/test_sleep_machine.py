@@ -60,6 +60,10 @@ class Sleeper:
             self.gate = Gate.SHUT
             self.feed(EventType.DRAINED, flags=1)
 
+    def stands(self) -> tuple[Entry, Gate, EventType | None]:
+        """The entry, the gate, and what the driver is at."""
+        return self.entry, self.gate, self.driver
+
     def later(self, ns: int) -> None:
         self.now += ns
         self.feed(EventType.TIME)
@@ -89,36 +93,36 @@ class Sleeper:
 def test_a_client_leaves_its_cards_when_nobody_is_inside() -> None:
     client = Sleeper().ordered()
     # GIVEN an order WHEN somebody is still inside THEN the entry is held, and the shell is asked again soon
-    assert client.entry is Entry.HELD
+    assert client.stands() == (Entry.HELD, Gate.SHUT, None)
     client.feed(EventType.HELD, flags=0)
-    assert client.driver is None
+    assert client.stands() == (Entry.HELD, Gate.SHUT, None)
     assert client.machine.wake_at == client.now + MS
     client.looks.clear()
     client.later(MS)
     assert client.looks == [Do.LOOK_HELD]
     # WHEN nobody is THEN the entry is shut and the driver is called
     client.feed(EventType.HELD, flags=1)
-    assert (client.entry, client.driver) == (Entry.SHUT, EventType.LEFT)
+    assert client.stands() == (Entry.SHUT, Gate.SHUT, EventType.LEFT)
     assert client.told() == []
     client.feed(EventType.LEFT)
     assert client.told() == [(Do.SEND_SLEPT, ORDER, enums.SleptOutcome.ASLEEP, 0, 0)]
-    assert (client.entry, client.machine.wake_at) == (Entry.SHUT, 0)
+    assert (client.stands()[0], client.machine.wake_at) == (Entry.SHUT, 0)
 
 
 @pytest.mark.parametrize("kind", [EventType.CALL, EventType.WANT])
 def test_a_call_before_the_lock_cancels_the_order(kind: EventType) -> None:
     client = Sleeper().ordered()
     client.feed(kind)
-    assert client.entry is Entry.OPEN
+    assert client.stands()[0] is Entry.OPEN
     assert client.told()[0] == (Do.SEND_SLEPT, ORDER, enums.SleptOutcome.WOKE, 0, 0)
 
 
 def test_who_stays_inside_cancels_the_order_when_its_time_is_over() -> None:
     client = Sleeper().ordered()
     client.later(LOCK - 1)
-    assert client.entry is Entry.HELD
+    assert client.stands()[0] is Entry.HELD
     client.later(1)
-    assert client.entry is Entry.OPEN
+    assert client.stands()[0] is Entry.OPEN
     assert client.told() == [(Do.SEND_SLEPT, ORDER, enums.SleptOutcome.WOKE, 0, 0)]
 
 
@@ -126,7 +130,7 @@ def test_a_client_with_a_bar_declines() -> None:
     client = Sleeper()
     client.feed(EventType.SLEEP, number=ORDER, length=LOCK, flags=enums.BarReason.IPC)
     assert client.told() == [(Do.SEND_SLEPT, ORDER, enums.SleptOutcome.DECLINED, enums.BarReason.IPC, 0)]
-    assert client.entry is Entry.OPEN
+    assert client.stands()[0] is Entry.OPEN
 
 
 def test_a_client_that_has_a_grant_or_wants_one_does_not_leave() -> None:
@@ -148,9 +152,9 @@ def test_a_call_during_the_lock_is_told_once_asleep_and_a_wake_ends_it() -> None
     client.feed(EventType.CALL)
     assert client.told() == []
     client.feed(EventType.WAKE, number=ORDER)
-    assert (client.entry, client.driver) == (Entry.SHUT, EventType.RETURNED)
+    assert client.stands() == (Entry.SHUT, Gate.SHUT, EventType.RETURNED)
     client.feed(EventType.RETURNED)
-    assert client.entry is Entry.OPEN
+    assert client.stands()[0] is Entry.OPEN
     assert client.told() == [(Do.SEND_AWAKE, ORDER, 0)]
 
 
@@ -169,7 +173,7 @@ def test_a_driver_that_refuses_is_reported(locked: bool) -> None:
     client.feed(EventType.HELD, flags=1)
     client.feed(EventType.LEFT, number=304, flags=locked)
     # THEN the process goes on, or its calls get the error where the driver stays locked
-    assert client.entry is (Entry.BROKEN if locked else Entry.OPEN)
+    assert client.stands()[0] is (Entry.BROKEN if locked else Entry.OPEN)
     assert client.told() == [(Do.SEND_SLEPT, ORDER, enums.SleptOutcome.FAILED, 0, 304)]
 
 
@@ -178,15 +182,15 @@ def test_a_failed_restore_is_tried_again_on_a_new_wake_only() -> None:
     client.feed(EventType.WAKE, number=ORDER)
     client.feed(EventType.RETURNED, number=2, flags=1)
     assert client.told() == [(Do.SEND_AWAKE, ORDER, 2)]
-    assert client.entry is Entry.BROKEN
+    assert client.stands()[0] is Entry.BROKEN
     client.later(100 * S)
     client.feed(EventType.CALL)
     assert (client.driver, client.told()) == (None, [])
     client.feed(EventType.WAKE, number=ORDER)
-    assert (client.driver, client.entry) == (EventType.RETURNED, Entry.SHUT)
+    assert client.stands() == (Entry.SHUT, Gate.SHUT, EventType.RETURNED)
     client.feed(EventType.RETURNED)
     assert client.told() == [(Do.SEND_AWAKE, ORDER, 0)]
-    assert client.entry is Entry.OPEN
+    assert client.stands()[0] is Entry.OPEN
 
 
 def test_without_a_scheduler_a_sleeper_comes_back_where_it_has_room() -> None:
@@ -207,7 +211,7 @@ def test_without_a_scheduler_a_sleeper_comes_back_where_it_has_room() -> None:
     client.feed(EventType.ROOM, flags=1)
     client.feed(EventType.RETURNED)
     assert client.told() == []
-    assert (client.entry, client.gate) == (Entry.OPEN, Gate.OPEN)
+    assert client.stands() == (Entry.OPEN, Gate.OPEN, None)
 
 
 def test_without_a_scheduler_a_call_looks_for_room_at_once() -> None:
@@ -230,12 +234,12 @@ def test_nothing_opens_the_gate_of_a_sleeper(scheduled: bool) -> None:
     client.feed(EventType.CONTROL, flags=scheduled)
     client.feed(EventType.GRANT, number=9)
     client.later(100 * S)
-    assert client.gate is Gate.SHUT
+    assert client.stands()[1] is Gate.SHUT
     # A scheduler that knows nothing of sleep has granted a turn: it comes back for it.
     assert client.looks.pop() is Do.LOOK_ROOM
     client.feed(EventType.ROOM, flags=1)
     client.feed(EventType.RETURNED)
-    assert client.gate is Gate.OPEN
+    assert client.stands()[1] is Gate.OPEN
 
 
 class Sleeps(RuleBasedStateMachine):
