@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/bars.h"
-#include "client/sleep_table.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "client/sleep_table.h"
 #include "gate/entry.h"
 #include "gate/streams.h"
 #include "link/shell.h"
@@ -16,8 +16,6 @@
 #include "memory/swap/residency.h"
 
 #define END_WAIT_NS NVS_ENDS_BY_NS
-/* Beside the room of the contexts: what the driver takes while it restores. */
-#define SPARE_ROOM (64ull << 20)
 
 _Static_assert((int)NVS_CLIENT_ENTRY_OPEN == (int)NVS_ENTRY_OPEN && (int)NVS_CLIENT_ENTRY_HELD == (int)NVS_ENTRY_HELD &&
 		       (int)NVS_CLIENT_ENTRY_SHUT == (int)NVS_ENTRY_SHUT &&
@@ -137,8 +135,7 @@ static bool has_room(const struct nvs_gpu *gpu)
 	nvmlDevice_t device;
 	nvmlMemory_t memory;
 	return nvs_nvml.nvmlDeviceGetHandleByUUID(gpu->uuid, &device) == NVML_SUCCESS &&
-	       nvs_nvml.nvmlDeviceGetMemoryInfo(device, &memory) == NVML_SUCCESS &&
-	       memory.free >= context_bytes + SPARE_ROOM;
+	       nvs_nvml.nvmlDeviceGetMemoryInfo(device, &memory) == NVML_SUCCESS && memory.free >= context_bytes;
 }
 
 /* A restore that finds no room fails for ever. So without NVML, or a known size, this process waits for a scheduler. */
