@@ -26,8 +26,9 @@ _PACKAGE_PARENT = Path(__file__).resolve().parents[2]  # so that children find t
 @dataclass(frozen=True)
 class Venue:
     """Where processes run. ``copied`` tells the driver's own counters of bytes copied to the cards and from them, where
-    it has any; ``profile`` what the cards can do, where that is known; ``card_memory`` what the scheduler declares;
-    ``scheduler`` what Python runs as one where none answers, which ``starting`` hears of before."""
+    it has any; ``profile`` what the cards can do, where that is known; ``card`` NVML's name of them, if all are alike;
+    ``card_memory`` what the scheduler declares; ``scheduler`` what Python runs as one where none answers, which
+    ``starting`` hears of before."""
 
     source: str
     title: str
@@ -37,6 +38,7 @@ class Venue:
     speed: float = 1.0
     copied: Callable[[], tuple[int, int]] | None = None
     profile: Profile | None = None
+    card: str = ""
     card_memory: int | None = None
     idle_exit: float = IDLE_EXIT
     scheduler: tuple[str, ...] = PROGRAM

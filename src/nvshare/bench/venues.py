@@ -37,6 +37,7 @@ def simulated(
             speed=speed,
             copied=lambda: _copied(node),
             profile=node.profile,
+            card=plain.display_name,
             card_memory=card_memory,
         )
 
@@ -72,6 +73,7 @@ def real(card_memory: int | None = None) -> Iterator[Venue]:
         uuids=tuple(card.uuid for card in cards),
         socket=socket,
         variables={},
+        card=names[0] if len(names) == 1 else "",
         card_memory=card_memory,
         idle_exit=IDLE_EXIT if card_memory is None else _DECLARED_IDLE_EXIT,
         starting=lambda: started.append(True),

@@ -130,6 +130,11 @@ def load(name: str) -> Profile:
     raise ValueError(f"no card profile {name!r}: known are {', '.join(names())}")
 
 
+def of_card(display_name: str) -> Profile | None:
+    """The profile of a card by NVML's name for it; None for a card that has none."""
+    return next((profile for profile in map(_read, names()) if profile.display_name == display_name), None)
+
+
 def parse_node(spec: str) -> tuple[int, Profile]:
     """``2xT4`` to (2, T4); a name alone is one card. ``ValueError`` that says what is allowed."""
     match = _NODE.fullmatch(spec.strip())

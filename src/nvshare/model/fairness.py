@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from nvshare.bench.fairness.rows import Row, row
+from nvshare.bench.fairness.rows import Measure, Row, Yardstick, row
 from nvshare.bench.fairness.tasks import Task, Tasks
 from nvshare.bench.outcome import TaskPlan
 from nvshare.bench.workloads.spec import WORKLOADS
 from nvshare.core.settings import Cores, Settings
-from nvshare.gpu.profiles import Profile, load
+from nvshare.gpu.profiles import Profile, load, of_card
 from nvshare.model import attainable, costs
 from nvshare.model.card import Card
 from nvshare.model.engine import Engine, Process, Signal
@@ -40,6 +40,18 @@ def measured_row(job: Job) -> Row:
     got = shares(job.tasks, job.seconds, job.warm_up, profile)
     native = shares(job.tasks, job.seconds, job.warm_up, profile, None)
     return row(job.part, job.tasks, attainable.measure(job.tasks), got, native)
+
+
+def measure_beside(card: str, seconds: float, warm_up: float) -> Measure:
+    """What tasks that are measured on a card of this name should get of it, and what the model gives them where the
+    card has a profile."""
+    profile = of_card(card)
+
+    def measure(tasks: Tasks) -> Yardstick:
+        due = attainable.measure(tasks)
+        return due if profile is None else replace(due, model=shares(tasks, seconds, warm_up, profile))
+
+    return measure
 
 
 _AS_INSTALLED = Settings()

@@ -13,10 +13,10 @@ _WIDE = 80  # letters of a terminal
 SHOWN = 5  # sets that are shown without -v: the worst
 
 
-def summary_text(rows: Sequence[Row]) -> str:
+def summary_text(rows: Sequence[Row], *, on_card: bool = False) -> str:
     """What is promised, and what else stands out."""
     found = [["", "promise", "asked", "seen"]]
-    found += [[verdict(each.ok), each.what, each.asked, each.seen] for each in promises(rows)]
+    found += [[verdict(each.ok), each.what, each.asked, each.seen] for each in promises(rows, on_card=on_card)]
     return "\n".join([*([aligned(found), ""] if len(found) > 1 else []), *figures(summary(rows))])
 
 
@@ -47,7 +47,7 @@ def sets_text(rows: Sequence[Row], whole: bool) -> str:
     chosen = list(enumerate(rows, start=1))
     if not whole and len(rows) > SHOWN:
         chosen = sorted(chosen, key=lambda each: each[1].worst_ratio or 0.0)[:SHOWN]
-    ways = [name for name in ("native", "mps") if any(getattr(row, name) for row in rows)]
+    ways = [name for name in ("native", "mps", "model") if any(getattr(row, name) for row in rows)]
     lines = [["", "set", "task", "fair", "attainable", "got", *ways, "ratio"]]
     for number, row in chosen:
         lines += _of_set(number, row, ways)

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from nvshare.gpu import sim
 SUBREAPER = 36
 RESULT = """
 import json, os, signal, subprocess, sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 path, here = Path(sys.argv[-1]), Path(sys.argv[-1]).parent
 def write(*tests):
@@ -251,23 +251,28 @@ def test_lines_of_compute_are_those_of_its_scenarios(simulated: bool) -> None:
                 assert "rows without figures" not in seen
 
 
-def test_lines_of_fairness_are_those_of_its_rows() -> None:
-    from nvshare.bench.fairness.rows import Yardstick, promises, row
+@pytest.mark.parametrize("simulated", [False, True])
+def test_lines_of_fairness_are_those_of_its_rows(simulated: bool) -> None:
+    from nvshare.bench.fairness.rows import promises, row
     from nvshare.bench.fairness.tasks import drawn, table
+    from nvshare.model import attainable
 
+    real = not simulated
     sets = [("table", tasks) for tasks in table()] + [("random", tasks) for tasks in drawn(1, parts.FAIRNESS_SETS)]
     found = []
     for part, tasks in sets:
-        shares = [90 / len(tasks)] * len(tasks)
-        found.append(row(part, tasks, Yardstick(shares, shares), shares, shares, shares))
+        due = attainable.measure(tasks)
+        due = replace(due, model=due.attainable)
+        native = [0.9 * share for share in due.attainable]
+        found.append(row(part, tasks, due, due.attainable, native, on_card=real))
     content = {
         "complete": False,
-        "promises": [asdict(promise) for promise in promises(found)],
+        "promises": [asdict(promise) for promise in promises(found, on_card=real)],
         "rows": [each.to_dict() for each in found],
     }
-    told = [line.judge(parts.rows_of(content)) for line in parts.fairness()]
+    told = [line.judge(parts.rows_of(content)) for line in parts.fairness(simulated)]
     assert [verdict and verdict[1] for verdict in told] == [True, True, None]
-    told = [line.judge(parts.rows_of({**content, "complete": True})) for line in parts.fairness()]
+    told = [line.judge(parts.rows_of({**content, "complete": True})) for line in parts.fairness(simulated)]
     assert [verdict and verdict[1] for verdict in told] == [True, True, True]
     assert not any(verdict and "without figures" in verdict[0] for verdict in told)
 

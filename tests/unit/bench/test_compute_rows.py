@@ -79,15 +79,16 @@ def test_mostly_idle_tasks_take_hardly_longer_than_alone() -> None:
 def test_slow_bursts_count_against_a_typical_one_alone() -> None:
     solo = [0.005] * 99 + [0.050]
     busy = [0.006] * 95 + [0.012] * 5
-    row = rows.burst_row("interactive", "nvshare", busy, solo, 0.9, high=True)
+    row = rows.burst_row("interactive", "nvshare", busy, solo, 0.9, 2.4)
     assert row.ok
     assert (row.figures["p50_ms"], row.figures["p99_ms"], row.figures["p99_times_solo"]) == (6.0, 12.0, 2.4)
-    assert not rows.burst_row("interactive", "nvshare", [*busy, 0.013, 0.013], solo, 0.9, high=True).ok
-    assert rows.burst_row("interactive", "nvshare", busy, solo, 0.9, high=False).ok is None
+    assert not rows.burst_row("interactive", "nvshare", [*busy, 0.013, 0.013], solo, 0.9, 2.4).ok
+    assert not rows.burst_row("interactive", "nvshare", busy, solo, 0.87, 2.4).ok
+    assert rows.burst_row("interactive", "nvshare", busy, solo, 0.9, None).ok is None
 
 
 def test_an_interactive_task_that_never_came_to_an_end_fails() -> None:
-    row = rows.burst_row("interactive", "nvshare", [], [0.005], 0.9, high=False)
+    row = rows.burst_row("interactive", "nvshare", [], [0.005], 0.9, None)
     assert (row.ok, row.note) == (False, "no burst ended")
 
 

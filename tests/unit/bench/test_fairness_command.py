@@ -92,7 +92,8 @@ def played(monkeypatch: pytest.MonkeyPatch, got: Callable[[list[float]], list[fl
 
         def row(self, part: str, tasks: Tasks) -> Row:
             due = self._measure(tasks)
-            return row(part, tasks, due, got(list(due.attainable)), [40] * len(tasks), [50] * len(tasks))
+            native = [0.9 * share for share in due.attainable]
+            return row(part, tasks, due, got(list(due.attainable)), native, [50] * len(tasks))
 
     @contextlib.contextmanager
     def venue(spec: str | None, purpose: str) -> Iterator[Venue]:

@@ -64,6 +64,35 @@ def test_one_set_in_twenty_may_be_below_what_is_usual() -> None:
     assert [promise.ok for promise in promises([a_row(48, 36), a_row(44, 36)])] == [True, True, True, False]
 
 
+def on_card(*got: float, native: tuple[float, ...], model: tuple[float, ...] | None = None) -> Row:
+    return row(RANDOM, PAIR, Yardstick(DUE.fair, DUE.attainable, model), got, native, on_card=True)
+
+
+def test_a_set_on_a_real_card_is_judged_against_time_slicing_and_the_model() -> None:
+    assert on_card(50, 38, native=(53, 35)).ok
+    assert on_card(50, 33.9, native=(53, 33)).ok is False  # 0.85 of what is attainable
+    assert on_card(46, 38, native=(56, 35)).ok is False  # 0.96 of the sum by time-slicing
+    assert on_card(50, 38, native=(52, 38.5)).ok is False  # the second one lacks natively, and gains nothing
+    assert on_card(50, 38, native=(53, 35), model=(46, 42)).ok
+    assert on_card(50, 38, native=(53, 35), model=(44, 40)).ok is False
+    found = promises([on_card(50, 38, native=(53, 35), model=(46, 42))], on_card=True)
+    assert [(promise.asked, promise.seen) for promise in found] == [
+        (">= 0.85", "0.950"),
+        (">= 0.96", "1.000"),
+        ("> 1.00", "1.086"),
+        ("<= 5.0", "4.0"),
+    ]
+
+
+def test_caps_are_judged_on_a_real_card_where_they_leave_a_tenth_of_it() -> None:
+    tasks = parse_set("20+0@..60 20+0@..30")
+    due = Yardstick((60.0, 30.0), (60.0, 29.0))
+    assert row(RANDOM, tasks, due, (58.0, 27.0), (45.0, 45.0), on_card=True).cap_error == pytest.approx(2.0)
+    assert row(RANDOM, tasks, due, (56.0, 27.0), (45.0, 45.0), on_card=True).ok is False
+    full = Yardstick((60.0, 40.0), (60.0, 40.0))
+    assert row(RANDOM, tasks, full, (56.0, 36.0), (45.0, 45.0), on_card=True).cap_error is None
+
+
 def test_a_set_that_was_not_measured_breaks_the_promise() -> None:
     first = promises([a_row(50, 38), a_row()])[0]
     assert (first.what, first.seen, first.ok) == ("sets measured", "1 of 2", False)

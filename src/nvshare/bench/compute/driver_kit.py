@@ -20,6 +20,7 @@ _THREADS = 2048  # that one multiprocessor holds, so that one such kernel takes 
 _CLEAR = 1_000  # nanoseconds: what cuBLAS clears before each matmul, in a submission of its own
 _KERNELS: dict[str, tuple[int, ...]] = {  # nanoseconds of each kernel of a step
     kinds.MATMUL: (_CLEAR, 1_250_000 - _CLEAR),  # a burst is a whole number of them
+    kinds.SHORT: (200_000,),
     kinds.LONG: (_CLEAR, 3_200_000),
     kinds.GRAPH: (100_000,) * 20,
     kinds.TRAINING: (150_000,) * 12 + (250_000,) * 14 + (50_000,) * 20,  # forward, backward, optimizer

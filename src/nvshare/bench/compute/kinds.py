@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 ADD = "add"  # one kernel that reads and writes memory
 MATMUL = "matmul"  # cuBLAS, one kernel
-LONG = "long"  # the same with kernels of 3 to 4 ms
+SHORT = "short"  # one kernel of 0.2 ms
+LONG = "long"  # a matmul of 3 to 4 ms
 GRAPH = "graph"  # a CUDA graph of some twenty kernels
 TRAINING = "training"  # forward, backward and optimizer of a small model
 RESNET, TRANSFORMER = "resnet-50", "transformer"  # a training step of each, by PyTorch
@@ -47,7 +48,7 @@ class Kind:
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        *(Kind(name, name) for name in (ADD, MATMUL, LONG, GRAPH, TRAINING, LAUNCH)),
+        *(Kind(name, name) for name in (ADD, MATMUL, SHORT, LONG, GRAPH, TRAINING, LAUNCH)),
         Kind(FILLING, LAUNCH, gives_way=True),
         Kind(BURSTY, MATMUL, work=0.010, sleep=0.100),
         Kind(IRREGULAR, MATMUL, work=0.010, sleep=0.100, irregular=True),

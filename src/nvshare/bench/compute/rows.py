@@ -14,12 +14,12 @@ from nvshare.bench.compute.track import Track, percentile
 QUOTA_POINTS = 1.0  # percentage points that a task may be off its quota
 LAUNCH_BOUND_POINTS = 2.0
 QUOTA_SUM = 0.98  # of what the quotas allow
-BUSY_SUM = 0.98  # of solo, without quotas
+BUSY_SUM = 0.985  # of solo, without quotas
 EQUAL_SHARES = 0.02  # by which the shares of equal tasks may differ, as a part of their mean
 LAUNCH_BOUND_SUM = 0.97  # of what they reach natively side by side
 NATIVE_LOSS = 0.02  # of the speed beside the same neighbour natively
 IDLE_RATIO = 1.01  # of the time that a mostly idle task needs alone
-BURST_RATIO = 2.5  # of a burst alone
+BESIDE_BURSTS = 0.88  # of its speed alone that the neighbour of an interactive task keeps
 SHOWN_WITHIN = 0.3  # seconds from a change of quota to the speed that it asks for
 SHOWN_WINDOW = 0.4  # seconds over which that speed is taken: two cycles of turns
 SHOWN_PART = 0.75  # of the way from the old speed to the new one
@@ -179,8 +179,11 @@ def idle_row(what: str, how: str, ratios: Sequence[float | None], judged: bool) 
     return _judged(row, all(ratio is not None and ratio <= IDLE_RATIO for ratio in ratios)) if judged else row
 
 
-def burst_row(what: str, how: str, latencies: Sequence[float], solo: Sequence[float], beside: float, high: bool) -> Row:
-    """An interactive task: its slow bursts against a typical one alone. ``beside``: what its neighbour had."""
+def burst_row(
+    what: str, how: str, latencies: Sequence[float], solo: Sequence[float], beside: float, at_most: float | None
+) -> Row:
+    """An interactive task: its slow bursts against a typical one alone. ``beside``: what its neighbour had.
+    ``at_most``: times a burst alone; None: it is only reported."""
     if not latencies:
         return Row("idle", what, how, delivered=(beside,), ok=False, note="no burst ended")
     typical = percentile(solo, 50)
@@ -195,7 +198,7 @@ def burst_row(what: str, how: str, latencies: Sequence[float], solo: Sequence[fl
         "neighbour": round(beside, 4),
     }
     row = Row("idle", what, how, delivered=(beside,), figures=figures)
-    return _judged(row, ratio <= BURST_RATIO) if high else row
+    return row if at_most is None else _judged(row, ratio <= at_most and beside >= BESIDE_BURSTS)
 
 
 def shown_after(track: Track, at: float, until: float, solo: float, old: float, new: float) -> float | None:

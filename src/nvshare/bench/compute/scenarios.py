@@ -22,6 +22,7 @@ from nvshare.bench.compute.kinds import (
     LONG,
     MATMUL,
     PAUSING,
+    SHORT,
     TRAINING,
 )
 from nvshare.bench.compute.rows import Row
@@ -53,7 +54,14 @@ TOGETHER: tuple[tuple[int, ...], ...] = (
 )
 MIXES = ((ADD,), (MATMUL,), (ADD, MATMUL))
 FREE = ((ADD, 2), (ADD, 3), (MATMUL, 2), (MATMUL, 3))
-BUSY_NEIGHBOURS = (ADD, LONG)  # of an interactive task: kernels of 1.5 and 3 to 4 ms
+INTERACTIVE_ROWS = (  # its neighbour, how, its priority, and how many times a burst alone the slow ones may take
+    (SHORT, NATIVE, NORMAL, None),
+    (SHORT, NVSHARE, NORMAL, 1.6),
+    (SHORT, NVSHARE, HIGH, 1.35),
+    (LONG, NATIVE, NORMAL, None),
+    (LONG, NVSHARE, NORMAL, 2.0),
+    (LONG, NVSHARE, HIGH, 2.0),
+)
 STEPS = (30, 80, 20, 60, 10, 90, 50, 25)  # quotas of a task that is changed again and again
 HOLD = 0.2  # of a window: how long a quota is kept
 SHORTEST_HOLD = 1.2  # seconds: less would not tell whether it holds
@@ -65,7 +73,7 @@ ROUNDS, ROUND = 30, 0.05  # in which ways to share a card alternate, where the h
 TROUPE = 3  # processes of each kind that take turns in them: one may be faster than its equals for as long as it lives
 RUN_IN, STEADY_AFTER = 0.5, 0.05  # of the usual time to run in: of new ones, and before each round
 HOST_WINDOWS = 2.0  # of the usual length, where it is the host that is compared
-BURSTS_JUDGED, BURSTS_REPORTED = 2.0, 1.25  # windows of the usual length: 160 and 100 bursts of an interactive task
+BURSTS_JUDGED, BURSTS_REPORTED = 1.5, 1.25  # windows of the usual length: 120 and 100 bursts of an interactive task
 STEADY, LOOKS = 0.003, 6  # by how much the best looks at the native speed may differ, and how many there are at most
 DISTURBED = 0.005  # by which native speeds before and after a group of rows differ, where the host was not steady
 REPORTED = 0.25  # of a window is enough for what is steady, and for what is only reported
@@ -368,7 +376,7 @@ def _free_scene(stage: Stage, tasks: Sequence[Name], way: Way, rounds: int) -> S
 def idle(stage: Stage) -> Iterator[Row]:
     """Tasks that mostly sleep beside each other; an interactive one beside a busy one."""
     sleepers = [(kind,) * 3 for kind in (BURSTY, IRREGULAR)]
-    beside = [(INTERACTIVE, busy) for busy in BUSY_NEIGHBOURS]
+    beside = [(INTERACTIVE, busy) for busy in dict.fromkeys(row[0] for row in INTERACTIVE_ROWS)]
     stage.call_up(task for how in (NATIVE, NVSHARE) for kinds in (*sleepers, *beside) for task in cast(how, kinds))
     for idlers in sleepers:
         yield from going_on("idle", title(idlers), _sleepers(stage, idlers))
@@ -397,16 +405,15 @@ def _sleepers(stage: Stage, kinds: Sequence[str]) -> Iterator[Row]:
 
 
 def _interactive(stage: Stage, kinds: Sequence[str], alone: Sequence[float]) -> Iterator[Row]:
-    """How it is without priority is reported beside the longest kernels only, where it is worst."""
     solo = Solo(stage)
     solo.measure(kinds[1])
-    plain = [(NATIVE, NORMAL, BURSTS_REPORTED), (NVSHARE, NORMAL, BURSTS_REPORTED)] if kinds[1] == LONG else []
-    for how, priority, windows in [*plain, (NVSHARE, HIGH, BURSTS_JUDGED)]:
+    for _, how, priority, at_most in (row for row in INTERACTIVE_ROWS if row[0] == kinds[1]):
         tasks = cast(how, kinds)
+        windows = BURSTS_REPORTED if at_most is None else BURSTS_JUDGED
         seen = stage.play(Scene(tasks, (), windows * stage.seconds, stage.start, priority=priority))
         beside = seen.speeds()[1] / solo.speed(kinds[1])
         what = f"{kinds[0]}{', high priority' if priority == HIGH else ''} beside {kinds[1]}"
-        yield as_seen(rows.burst_row(what, how, seen.latencies(), alone, beside, priority == HIGH), seen)
+        yield as_seen(rows.burst_row(what, how, seen.latencies(), alone, beside, at_most), seen)
 
 
 def change(stage: Stage) -> Iterator[Row]:

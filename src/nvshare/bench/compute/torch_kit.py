@@ -15,6 +15,7 @@ import torch
 from nvshare.bench.compute import kinds, torch_models
 
 _ADD_ELEMENTS = 512 << 20  # of three float32 buffers: 6 GiB, about 1.5 ms on an H200
+_SHORT_ELEMENTS = 64 << 20  # of three buffers: about 0.2 ms
 _MATMUL = 3328  # about 1.4 ms on an H200
 _LONG_MATMUL = 4352  # about 3.2 ms
 _CARD_PART = 16  # an add takes at most this part of the card's memory
@@ -129,6 +130,7 @@ def _training() -> _Steps:
 _PREPARE: dict[str, Callable[[], _Steps]] = {
     kinds.ADD: _large_add,
     kinds.MATMUL: lambda: _matmul(_MATMUL),
+    kinds.SHORT: lambda: _add(_SHORT_ELEMENTS),
     kinds.LONG: lambda: _matmul(_LONG_MATMUL),
     kinds.GRAPH: _graph,
     kinds.TRAINING: _training,

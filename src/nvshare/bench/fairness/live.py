@@ -211,7 +211,8 @@ class LiveSets:
         self._notes = []
         notes += [each.note for each in cast if each.note]
         got, native = found.get(NVSHARE, []), found.get(NATIVE)
-        return row(part, tasks, self._measure(tasks), got, native, found.get(MPS), note="; ".join(notes))
+        due, note = self._measure(tasks), "; ".join(notes)
+        return row(part, tasks, due, got, native, found.get(MPS), note=note, on_card=self._spins)
 
     def _in_turn(self) -> list[str]:
         """Another way is the first one for each set: a card that gets warmer harms none more than the others."""

@@ -64,6 +64,7 @@ def rows(venue: Venue, seconds: float, warm_up: float, measure: Measure) -> Iter
                     found.get(NATIVE),
                     what=what,
                     note="; ".join(notes),
+                    on_card=True,
                 )
     with contextlib.suppress(RequestRefused):
         quotas.set([], ())
