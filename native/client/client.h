@@ -43,7 +43,7 @@ enum nvs_event_type {
 	NVS_EVENT_WAKE,  /* number of the order */
 	/* The shell sees. */
 	NVS_EVENT_CALL, /* a thread waits at the entry, whatever it calls */
-	NVS_EVENT_HELD, /* flags: 1, nobody is inside the held entry; 0, not yet */
+	NVS_EVENT_HELD, /* flags: 1, nobody is inside the held entry; 0, not yet. number: an nvs_bar_reason */
 	NVS_EVENT_LEFT, /* number: 0, the contexts are off the cards, or the driver's error; flags: it stays locked */
 	NVS_EVENT_ROOM, /* flags: 1, the contexts have room */
 	NVS_EVENT_RETURNED, /* number: 0, or the driver's error */

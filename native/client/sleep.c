@@ -76,19 +76,22 @@ void nvs_on_sleep(struct nvs_client *client, const struct nvs_event *event)
 }
 
 /* Nothing was tried yet. */
-static void let_go(struct nvs_client *client)
+static void let_go(struct nvs_client *client, uint32_t bar)
 {
 	if (!change(client, NVS_SLEEP_LET_GO))
 		return;
 	set_entry(client, NVS_CLIENT_ENTRY_OPEN, 0);
-	send_slept(client, NVS_SLEPT_WOKE, NVS_BAR_NONE, 0);
+	send_slept(client, bar != NVS_BAR_NONE ? NVS_SLEPT_DECLINED : NVS_SLEPT_WOKE, bar, 0);
 	nvs_wake_up(client);
 }
 
 void nvs_on_held(struct nvs_client *client, const struct nvs_event *event)
 {
-	if (client->sleep.state != NVS_SLEEP_HOLDING || event->flags == 0 || !change(client, NVS_SLEEP_GO))
+	if (client->sleep.state != NVS_SLEEP_HOLDING || event->flags == 0)
 		return;
+	if (event->number != NVS_BAR_NONE)
+		return let_go(client, (uint32_t)event->number);
+	change(client, NVS_SLEEP_GO);
 	nvs_do(client, NVS_DO_LEAVE_CARDS)->length = client->sleep.patience;
 }
 
@@ -159,7 +162,7 @@ void nvs_on_returned(struct nvs_client *client, const struct nvs_event *event)
 void nvs_on_call(struct nvs_client *client)
 {
 	if (client->sleep.state == NVS_SLEEP_HOLDING)
-		return let_go(client);
+		return let_go(client, NVS_BAR_NONE);
 	if (client->sleep.state != NVS_SLEEP_LEAVING && client->sleep.state != NVS_SLEEP_ASLEEP)
 		return;
 	client->sleep.called = true;
@@ -172,7 +175,7 @@ void nvs_sleep_granted(struct nvs_client *client)
 {
 	client->sleep.granted = client->sleep.state == NVS_SLEEP_ASLEEP;
 	if (client->sleep.state == NVS_SLEEP_HOLDING)
-		let_go(client);
+		let_go(client, NVS_BAR_NONE);
 }
 
 /* Registered: what it was told of sleep is the registration's flag. */
@@ -188,7 +191,7 @@ void nvs_sleep_lost(struct nvs_client *client)
 	client->sleep.order = 0;
 	client->sleep.look_at = client->now + NVS_ENDS_BY_NS;
 	if (client->sleep.state == NVS_SLEEP_HOLDING)
-		let_go(client);
+		let_go(client, NVS_BAR_NONE);
 }
 
 /* ---- time ---- */
@@ -215,7 +218,7 @@ void nvs_sleep_time(struct nvs_client *client)
 	struct nvs_sleep_life *life = &client->sleep;
 	uint64_t due = look_due(client);
 	if (life->state == NVS_SLEEP_HOLDING && client->now >= life->since + life->patience) {
-		let_go(client);
+		let_go(client, NVS_BAR_NONE);
 	} else if (life->state == NVS_SLEEP_HOLDING) {
 		nvs_do(client, NVS_DO_LOOK_HELD);
 	} else if (due != 0 && client->now >= due) {

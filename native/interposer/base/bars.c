@@ -10,6 +10,13 @@ void nvs_bar_raise(enum nvs_bar_reason bar)
 		atomic_fetch_or(&raised, 1u << bar);
 }
 
+CUresult nvs_bar_after(CUresult result, enum nvs_bar_reason bar)
+{
+	if (result == CUDA_SUCCESS)
+		nvs_bar_raise(bar);
+	return result;
+}
+
 enum nvs_bar_reason nvs_bar(void)
 {
 	uint32_t bits = atomic_load(&raised);

@@ -9,7 +9,6 @@ enum {
 #include "surface.def"
 };
 
-/* The bar is raised while the thread is inside: a process that is about to sleep sees it, or the call comes later. */
 #define PASS(symbol, takes, bar)                                                                                       \
 	NVS_EXPORT CUresult symbol NVS_PARAMETERS_##takes                                                              \
 	{                                                                                                              \
@@ -21,9 +20,7 @@ enum {
 		}                                                                                                      \
 		NVS_ENTER_DRIVER;                                                                                      \
 		CUresult result = nvs_passed.symbol NVS_ARGUMENTS_##takes;                                             \
-		if ((int)(bar) != (int)NVS_BAR_NONE && result == CUDA_SUCCESS)                                         \
-			nvs_bar_raise((enum nvs_bar_reason)(bar));                                                     \
-		return result;                                                                                         \
+		return (int)(bar) == (int)NVS_BAR_NONE ? result : nvs_bar_after(result, (enum nvs_bar_reason)(bar));   \
 	}
 
 #define NVS_SURFACE(symbol, class, since, reason, takes)                                                               \

@@ -123,11 +123,12 @@ void nvs_sleep_tell_facts(void)
 	}
 }
 
-/* Nobody is inside, and nobody will be: what is captured passes a gate that is shut. */
+/* Nobody is inside, and nobody will be; captures pass a gate that is shut. A call that was inside may have brought a
+ * bar. */
 static void look_held(void)
 {
 	bool held = nvs_entry_quiet() && atomic_load(&nvs_captures) == 0 && !atomic_load(&process_ends);
-	nvs_shell_feed((struct nvs_event){.type = NVS_EVENT_HELD, .flags = held});
+	nvs_shell_feed((struct nvs_event){.type = NVS_EVENT_HELD, .flags = held, .number = find_bar()});
 }
 
 static bool has_room(const struct nvs_gpu *gpu)

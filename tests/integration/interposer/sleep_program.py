@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import os
 import signal
+import struct
 import sys
 import threading
 import time
@@ -147,6 +148,13 @@ class Program:
 
     def managed(self) -> int:
         return int(self.cuda.cuMemAllocManaged(byref(c_uint64()), c_size_t(1 << 20), c_uint(1)))
+
+    def exported(self) -> int:
+        """Memory that other processes may have."""
+        handle, descriptor = c_uint64(), c_int()
+        prop = struct.pack("<iiiiQQ", 1, 1, 1, 0, 0, 0)
+        code = self.cuda.cuMemCreate(byref(handle), c_size_t(2 << 20), prop, c_uint64())
+        return int(code or self.cuda.cuMemExportToShareableHandle(byref(descriptor), handle, 1, c_uint64()))
 
     def device_count(self) -> int:
         return int(self.cuda.cuDeviceGetCount(byref(c_int())))

@@ -419,18 +419,19 @@ def test_a_program_that_ends_asleep_is_awake_when_its_exit_handlers_run(start: S
     assert other.program.process.wait(PATIENCE) == 0
 
 
-def test_what_a_process_did_that_cannot_sleep_is_told_at_once(start: Start) -> None:
+@pytest.mark.parametrize(("does", "bar"), [("managed", BarReason.MANAGED), ("exported", BarReason.IPC)])
+def test_what_a_process_did_that_cannot_sleep_is_told_at_once(start: Start, does: str, bar: BarReason) -> None:
     # GIVEN a process that can sleep
     task = start().registers()
     assert task.hears(Sleepable) == Sleepable(BarReason.NONE)
-    # WHEN it takes managed memory THEN the scheduler is told; it may hear first that memory is there that stays
-    assert task.ask("managed") == 0
-    while task.hears(Sleepable).bar != BarReason.MANAGED:
+    # WHEN it does what bars it THEN the scheduler is told; it may hear first that memory is there that stays
+    assert task.ask(does) == 0
+    while task.hears(Sleepable).bar != bar:
         pass
     # AND an order is declined all the same
-    task.swaps_out()
+    task.gives_back()
     task.is_told()
-    assert task.hears(Slept) == Slept(task.order, SleptOutcome.DECLINED, BarReason.MANAGED)
+    assert task.hears(Slept) == Slept(task.order, SleptOutcome.DECLINED, bar)
 
 
 def test_a_driver_without_the_calls_is_told(simulated: MakeNode, run_program: Run) -> None:
