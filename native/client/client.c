@@ -393,7 +393,7 @@ static void dispatch(struct nvs_client *client, const struct nvs_event *event)
 		client->wanted = true;
 		if (client->scheduled)
 			nvs_patience_back(&client->pauses, client->now, event->length);
-		return nvs_on_call(client);
+		return nvs_on_call_for_turn(client);
 	case NVS_EVENT_WORK:
 		return nvs_on_work(client, event);
 	case NVS_EVENT_IDLE:

@@ -49,13 +49,21 @@ static void send_slept(struct nvs_client *client, enum nvs_slept_outcome outcome
 	action->length = error;
 }
 
-static bool wants_the_card(const struct nvs_client *client)
+static bool has_the_card(const struct nvs_client *client)
 {
-	bool wants = client->gate != NVS_CLIENT_SHUT || client->opening || client->draining || client->drain_for != 0 ||
-		     client->wanted;
+	bool has = client->gate != NVS_CLIENT_SHUT || client->opening || client->draining || client->drain_for != 0;
 	FOR_EACH_CARD(client, card)
-	wants = wants || card->grant != 0 || card->grant_asked;
-	return wants;
+	has = has || card->grant != 0;
+	return has;
+}
+
+/* The scheduler knows that a thread waits for a turn. It waits outside the driver. */
+static bool waits_for_turn(const struct nvs_client *client)
+{
+	FOR_EACH_CARD(client, card)
+	if (card->grant_asked)
+		return true;
+	return false;
 }
 
 void nvs_on_sleep(struct nvs_client *client, const struct nvs_event *event)
@@ -66,11 +74,12 @@ void nvs_on_sleep(struct nvs_client *client, const struct nvs_event *event)
 	client->sleep.order = event->number;
 	if (event->flags != NVS_BAR_NONE)
 		return send_slept(client, NVS_SLEPT_DECLINED, event->flags, 0);
-	if (wants_the_card(client))
+	if (has_the_card(client))
 		return send_slept(client, NVS_SLEPT_WOKE, NVS_BAR_NONE, 0);
 	change(client, NVS_SLEEP_HOLD);
 	client->sleep.patience = event->length;
-	client->sleep.called = client->sleep.asked = client->sleep.granted = false;
+	client->sleep.called = waits_for_turn(client);
+	client->sleep.asked = client->sleep.granted = false;
 	set_entry(client, NVS_CLIENT_ENTRY_HELD, 0);
 	nvs_do(client, NVS_DO_LOOK_HELD);
 }
@@ -111,6 +120,8 @@ void nvs_on_left(struct nvs_client *client, const struct nvs_event *event)
 	if (!gone)
 		set_entry(client, stuck ? NVS_CLIENT_ENTRY_BROKEN : NVS_CLIENT_ENTRY_OPEN, event->number);
 	send_slept(client, gone ? NVS_SLEPT_ASLEEP : NVS_SLEPT_FAILED, NVS_BAR_NONE, event->number);
+	FOR_EACH_CARD(client, card)
+	card->grant_asked = card->grant_asked && !gone; /* its contexts come first now */
 	if (gone)
 		ask_to_wake(client);
 	else if (!stuck)
@@ -168,6 +179,13 @@ void nvs_on_call(struct nvs_client *client)
 	client->sleep.called = true;
 	if (client->sleep.state == NVS_SLEEP_ASLEEP)
 		ask_to_wake(client);
+}
+
+/* A submitter waits. One that waited before the order came was no news. */
+void nvs_on_call_for_turn(struct nvs_client *client)
+{
+	if (client->sleep.state != NVS_SLEEP_HOLDING || !waits_for_turn(client))
+		nvs_on_call(client);
 }
 
 /* A scheduler that knows nothing of sleep grants a turn to who needs its contexts for it. */

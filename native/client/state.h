@@ -47,6 +47,7 @@ uint64_t nvs_slice_budget(const struct nvs_client *client);
 void nvs_on_sleep(struct nvs_client *client, const struct nvs_event *event);
 void nvs_on_wake(struct nvs_client *client, const struct nvs_event *event);
 void nvs_on_call(struct nvs_client *client);
+void nvs_on_call_for_turn(struct nvs_client *client);
 void nvs_on_held(struct nvs_client *client, const struct nvs_event *event);
 void nvs_on_left(struct nvs_client *client, const struct nvs_event *event);
 void nvs_on_room(struct nvs_client *client, const struct nvs_event *event);

@@ -245,16 +245,21 @@ static void capture_ended(CUstream stream)
 	} while (0);                                                                                                   \
 	NVS_ENTER_DRIVER
 
+/* The wait for the turn is outside the entry: a process that waits for it may sleep. */
 #define BEGIN_CAPTURE(name, params, args, where)                                                                       \
-	NVS_EXPORT CUresult name params                                                                                \
+	static CUresult begin_##name params                                                                            \
 	{                                                                                                              \
 		REAL_OR_FAIL(name);                                                                                    \
+		return nvs_real.name args;                                                                             \
+	}                                                                                                              \
+	NVS_EXPORT CUresult name params                                                                                \
+	{                                                                                                              \
 		nvs_gate_enter_unmeasured(); /* what is captured names memory, which has to be there */                \
 		bool noted = capture_begins(where) != NULL;                                                            \
 		nvs_gate_leave();                                                                                      \
 		if (!noted)                                                                                            \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
-		CUresult result = nvs_real.name args;                                                                  \
+		CUresult result = begin_##name args;                                                                   \
 		if (result != CUDA_SUCCESS)                                                                            \
 			capture_ended(where);                                                                          \
 		return result;                                                                                         \

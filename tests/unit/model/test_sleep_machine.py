@@ -140,13 +140,29 @@ def test_a_bar_that_comes_with_the_last_call_inside_is_seen() -> None:
     assert client.told() == [(Do.SEND_SLEPT, ORDER, enums.SleptOutcome.DECLINED, enums.BarReason.IPC, 0)]
 
 
-def test_a_client_that_has_a_grant_or_wants_one_does_not_leave() -> None:
-    for kind, fields in ((EventType.GRANT, {"number": 7}), (EventType.WANT, {})):
-        client = Sleeper()
-        client.feed(kind, **fields)
-        client.told()
-        client.ordered()
-        assert client.told() == [(Do.SEND_SLEPT, ORDER, enums.SleptOutcome.WOKE, 0, 0)]
+def test_a_client_that_has_a_grant_does_not_leave() -> None:
+    client = Sleeper()
+    client.feed(EventType.GRANT, number=7)
+    assert client.ordered().told() == [(Do.SEND_SLEPT, ORDER, enums.SleptOutcome.WOKE, 0, 0)]
+
+
+def test_a_client_that_waits_for_its_turn_leaves_and_asks_for_its_context_instead() -> None:
+    # GIVEN a thread that waits for a turn
+    client = Sleeper()
+    client.feed(EventType.WANT)
+    assert client.told() == [(Do.SEND_REQ_LOCK,)]
+    # WHEN its process is told to sleep THEN it does, though the thread asks again
+    client.ordered().feed(EventType.WANT)
+    client.feed(EventType.HELD, flags=1)
+    client.feed(EventType.LEFT)
+    assert client.told() == [
+        (Do.SEND_SLEPT, ORDER, enums.SleptOutcome.ASLEEP, 0, 0),
+        (Do.SEND_REQ_WAKE, ORDER),
+    ]
+    # AND asks for its turn anew when it is back
+    client.feed(EventType.WAKE, number=ORDER)
+    client.feed(EventType.RETURNED)
+    assert client.told() == [(Do.SEND_AWAKE, ORDER, 0), (Do.SEND_REQ_LOCK,)]
 
 
 def test_a_call_during_the_lock_is_told_once_asleep_and_a_wake_ends_it() -> None:
