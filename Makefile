@@ -15,8 +15,8 @@ PY_DIRS := src tests benchmarks tools examples docs/verify test_gpu_allocation.p
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pythons coverage lint format generate native stubs bench soak test-kube soak-kube wheel \
-	images manifests clean
+.PHONY: help demo test test-pythons coverage lint format generate native stubs bench soak test-kube soak-kube wheels \
+	test-install images manifests clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -96,15 +96,20 @@ test-kube: $(READY) native ## the tests of the Kubernetes part on a real cluster
 soak-kube: $(READY) native ## the same with 200 random rounds instead of 10
 	NVSHARE_SOAK=1 $(BIN)/python tools/kube/cluster.py run $(BIN)/pytest -rs tests/kube
 
-wheel: $(READY) ## build the wheel into dist/
-	$(BIN)/pip install -q build
-	$(BIN)/python -m build --wheel --outdir dist .
+wheels test-install: export ZIG_GLOBAL_CACHE_DIR = $(CURDIR)/build/zig
+
+wheels: $(READY) ## the sdist and the wheels, for x86-64 and arm64 and any glibc since 2.17, into dist/
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[wheels]'
+	@$(BIN)/python tools/wheels.py dist
+
+test-install: native wheels ## the wheels, installed and run: outside the tree, on glibc 2.31, on arm64
+	$(BIN)/pytest -n 3 --dist loadfile -rs --durations=5 tests/install
 
 IMAGE_PREFIX ?= localhost/nvshare
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/nvshare/__init__.py)
 
-images: ## container images from the wheel: make images IMAGE_PREFIX=registry.example/team
-	@rm -rf dist && $(MAKE) wheel
+images: ## container images from this machine's wheel: make images IMAGE_PREFIX=registry.example/team
+	@$(MAKE) wheels
 	@sh tools/images.sh $(IMAGE_PREFIX) $(VERSION)
 
 manifests: ## deploy/manifests, rendered from the chart (needs helm)

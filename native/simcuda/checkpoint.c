@@ -37,7 +37,7 @@ static CUresult wait_to_enter(struct nvs_node *node, struct nvs_member *self)
 	nvs_node_lock(node);
 	self->held++;
 	__atomic_sub_fetch(&self->inside, 1, __ATOMIC_SEQ_CST);
-	nvs_members_advance(node);
+	nvs_members_advance(node); /* a lock may have waited for this thread alone */
 	while (self->stage != NVS_RUNNING && self->stage != NVS_FAILED) {
 		uint32_t seen = node->wake;
 		double until = self->stage >= NVS_MOVING ? self->until : INFINITY;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -50,7 +51,7 @@ static int make_file(uint32_t pattern)
 	struct iovec parts[FILE_SIZE / UNIT];
 	char name[32];
 	snprintf(name, sizeof(name), NVS_PATTERN_FILE "%08x", pattern);
-	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int fd = (int)syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING); /* glibc: from 2.27 */
 	if (fd < 0)
 		return -1;
 	nvs_fill_bytes(unit, 0, UNIT, pattern);

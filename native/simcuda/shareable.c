@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "pagemap.h"
@@ -46,7 +47,7 @@ static bool move_into_file(struct nvs_physical *physical)
 {
 	size_t size = physical->contents.size;
 	struct label label = label_of(physical);
-	int fd = memfd_create("nvshare-shared-memory", MFD_CLOEXEC);
+	int fd = (int)syscall(SYS_memfd_create, "nvshare-shared-memory", MFD_CLOEXEC); /* glibc: from 2.27 */
 	if (fd < 0)
 		return false;
 	bool good = ftruncate(fd, (off_t)(size + nvs_page_size())) == 0 &&

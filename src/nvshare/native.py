@@ -51,6 +51,15 @@ def simulated_driver() -> Path:
     return _under_safe_name(_directory() / "sim", "LD_LIBRARY_PATH", ":;$")
 
 
+def deployment_file(folder: str, name: str) -> Path:
+    """A file of ``deploy/``, which a wheel has beside the package."""
+    candidates = [_PACKAGE / "_deploy" / name, _SOURCE_TREE / "deploy" / folder / name]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise NativeMissing(f"{name} is missing (looked in {', '.join(map(str, candidates))}); install nvshare again")
+
+
 def _under_safe_name(path: Path, variable: str, special: str) -> Path:
     """The path itself, or a link to it in the runtime directory when the loader would misread the path.
 

@@ -199,7 +199,10 @@ struct nvs_node {
 	char name[64];
 	struct nvs_profile profile;
 	struct nvs_setup setup;
-	pthread_mutex_t lock;
+	union { /* as large as on arm64, so that an emulated process can join */
+		pthread_mutex_t lock;
+		char lock_room[48];
+	};
 	uint32_t wake;     /* futex: bumped when waiting longer than was computed may be wrong */
 	uint32_t slot_top; /* no slot in use at or above */
 	uint32_t member_top, reserved_too;

@@ -23,15 +23,19 @@ def shell_variables(library: Path, address: Address) -> dict[str, str]:
     return {**address.variables, "NVSHARE_SOCK": str(address.socket), "LD_PRELOAD": config.preload_with(library)}
 
 
+def container_edits(library: Path, socket: Path) -> tuple[dict[Path, str], dict[str, str]]:
+    """What a container needs to take part: mounts, all read-only, and variables. The socket's directory is mounted, not
+    the socket itself: a restarted scheduler makes a new one."""
+    mounts = {library: _LIBRARY_INSIDE, socket.parent: _SOCKETS_INSIDE}
+    variables = {"LD_PRELOAD": _LIBRARY_INSIDE, "NVSHARE_SOCK": f"{_SOCKETS_INSIDE}/{socket.name}"}
+    return mounts, variables
+
+
 def docker_arguments(library: Path, socket: Path) -> list[str]:
-    """Arguments of ``docker run`` for a container that takes part. The directory is mounted, not the socket itself: a
-    restarted scheduler makes a new one."""
-    return [
-        "-v", f"{library}:{_LIBRARY_INSIDE}:ro",
-        "-v", f"{socket.parent}:{_SOCKETS_INSIDE}:ro",
-        "-e", f"LD_PRELOAD={_LIBRARY_INSIDE}",
-        "-e", f"NVSHARE_SOCK={_SOCKETS_INSIDE}/{socket.name}",
-    ]  # fmt: skip
+    """The same as arguments of ``docker run``."""
+    mounts, variables = container_edits(library, socket)
+    volumes = [part for outside, inside in mounts.items() for part in ("-v", f"{outside}:{inside}:ro")]
+    return [*volumes, *(part for name, value in variables.items() for part in ("-e", f"{name}={value}"))]
 
 
 @click.command(cls=PlainCommand, context_settings={"help_option_names": ["-h", "--help"]})

@@ -17,6 +17,8 @@ SUBCOMMANDS = {
     "verify": "prove that sharing works here, or tell from logs whether it did",
     "doctor": "find out what keeps this machine from sharing, and what to do about it",
     "env": "print what a shell or container needs to take part",
+    "cdi": "write what gives a container its share, for Docker and Podman",
+    "install": "install the scheduler as a service of this machine",
     "sim": "start, show and end simulated nodes",
     "demo": "a short demonstration on the real or a simulated GPU",
     "bench": "measure: the scenarios of the published table",

@@ -13,9 +13,11 @@ from typing import Any, Literal
 from nvshare import config
 from nvshare.client.connection import Connection, NoScheduler, RequestRefused, SchedulerError
 from nvshare.cores import Cores as Cores  # noqa: PLC0414 (others know it from here)
+from nvshare.gpu.sim import SimError
 from nvshare.launch.address import Address, Cards, find_address, find_cards
 from nvshare.launch.errors import LaunchError, LeaseLost, LeaseRefused, LeaseTimeout, NoGpu
 from nvshare.launch.orders import Wish, cpu_environment, lease_environment, warn_if_inside
+from nvshare.native import NativeMissing
 
 OnNoGpu = Literal["error", "wait", "cpu"]
 _RETRY = 0.2  # seconds between attempts to reach a scheduler that went away
@@ -59,11 +61,21 @@ def _cores_of(cores: Cores | int | str | None) -> Cores | None:
         raise ValueError(f"cores: {error}") from None
 
 
-def find_site(wish: Wish, on_no_gpu: OnNoGpu = "error", address: Address | None = None) -> Site:
-    """The site of a lease like this. ``NoGpu`` where there is none, unless that is all right or worth waiting for."""
+def _address_of(simulated: str | None) -> Address:
+    try:
+        return find_address(simulated)
+    except (SimError, NativeMissing) as error:
+        raise LaunchError(str(error)) from error
+
+
+def find_site(wish: Wish, on_no_gpu: OnNoGpu = "error", sim: str | None = None) -> Site:
+    """The site of a lease like this, on this machine or on the simulated node ``sim``.
+
+    ``NoGpu`` where there is none, unless that is all right or worth waiting for.
+    """
     if on_no_gpu not in ("error", "wait", "cpu"):
         raise ValueError(f'on_no_gpu {on_no_gpu!r} is not one of "error", "wait", "cpu"')
-    here = address if address is not None else find_address()
+    here = _address_of(sim)
     if wish.gpus == 0:
         return Site(here, None)
     deadline = None if wish.timeout is None else time.monotonic() + wish.timeout
@@ -95,6 +107,12 @@ class Lease:
         self.gpus: tuple[str, ...] = ()
         self.inside: str | None = None
         self.waited = 0.0
+
+    def __repr__(self) -> str:
+        quotas = [f"mem={config.format_size(self.mem)}"] if self.mem is not None else []
+        quotas += [f"cores={self.cores}"] if self.cores is not None else []
+        places = ", ".join([*(self.gpus or ("CPU only",)), *quotas])
+        return f"<Lease {self.id or '-'}: {places}{f'; {self._lost}' if self._lost is not None else ''}>"
 
     @property
     def mem(self) -> int | None:
@@ -191,15 +209,16 @@ def lease(
     *,
     label: str = "",
     on_no_gpu: OnNoGpu = "error",
+    sim: str | None = None,
 ) -> Iterator[Lease]:
     """A place on the least loaded GPU (or on several) for the processes that this one starts with ``lease.env()``.
 
     ``mem`` ("4GiB" or bytes) and ``cores`` (percent: 60 caps, "30..60" also guarantees 30) are quotas on each of its
     GPUs, for all its processes together. Ends with the block, or with this process. ``LeaseTimeout`` when it is not
     granted within ``timeout`` seconds, ``LeaseRefused`` when it never can be, ``NoGpu`` when there is no GPU (see
-    ``on_no_gpu``).
+    ``on_no_gpu``). ``sim`` is a simulated node such as "2xT4", made when it is not there.
     """
-    held = _prepare(mem, cores, gpus, timeout, label, on_no_gpu)
+    held = _prepare(mem, cores, gpus, timeout, label, on_no_gpu, sim)
     try:
         held.acquire()
         yield held
@@ -216,9 +235,10 @@ async def alease(
     *,
     label: str = "",
     on_no_gpu: OnNoGpu = "error",
+    sim: str | None = None,
 ) -> AsyncIterator[Lease]:
     """``lease`` for asyncio: the loop goes on while it waits, and a cancelled wait asks no more."""
-    held = await _in_thread(lambda: _prepare(mem, cores, gpus, timeout, label, on_no_gpu))
+    held = await _in_thread(lambda: _prepare(mem, cores, gpus, timeout, label, on_no_gpu, sim))
     acquiring = asyncio.ensure_future(_in_thread(held.acquire))
     try:
         await asyncio.shield(acquiring)
@@ -241,6 +261,7 @@ def _prepare(
     timeout: float | None,
     label: str,
     on_no_gpu: OnNoGpu,
+    sim: str | None,
 ) -> Lease:
     wish = wish_for(mem, cores, gpus, label, timeout)
-    return Lease(find_site(wish, on_no_gpu), wish)
+    return Lease(find_site(wish, on_no_gpu, sim), wish)

@@ -19,7 +19,6 @@ from typing import IO, Any, TypeVar
 
 from nvshare.cores import Cores
 from nvshare.launch import worker
-from nvshare.launch.address import Address
 from nvshare.launch.errors import LaunchError, LeaseLost, WorkerKilled, WorkerTimeout
 from nvshare.launch.leasing import OnNoGpu, Site, find_site, wish_for
 from nvshare.launch.orders import GRACE, Order, Wish, with_package
@@ -149,7 +148,8 @@ class GpuPool(Executor):
     A worker that crashes fails only its own future (``WorkerKilled``) and is replaced; ``retries`` tries a task again
     that a worker died of. ``deadline`` is for each task, in seconds: its worker is ended (``WorkerTimeout``).
     ``reuse=False`` gives every task an interpreter of its own. ``timeout`` is for each lease, ``env`` are further
-    variables of the workers, ``among`` the UUIDs of the GPUs to use, ``output`` a file for what workers print.
+    variables of the workers, ``among`` the UUIDs of the GPUs to use, ``output`` a file for what workers print,
+    ``sim`` a simulated node ("2xT4").
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class GpuPool(Executor):
         env: Mapping[str, str] | None = None,
         among: Sequence[str] | None = None,
         output: int | IO[Any] | None = None,
-        address: Address | None = None,
+        sim: str | None = None,
     ) -> None:
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise ValueError(f"workers {workers!r} is not a number of workers: at least 1")
@@ -181,7 +181,7 @@ class GpuPool(Executor):
         if retries < 0:
             raise ValueError(f"retries {retries!r} is less than 0")
         wish = wish_for(mem, cores, gpus, label, timeout)
-        self._site = find_site(wish, on_no_gpu, address)
+        self._site = find_site(wish, on_no_gpu, sim)
         self._wish = replace(wish, among=self._site.among if among is None else tuple(among))
         self._variables = {**with_package(), **(env or {})}
         self._output = output

@@ -80,14 +80,16 @@ def run(
     cwd: str | None = None,
     grace: float = GRACE,
     on_no_gpu: OnNoGpu = "error",
+    sim: str | None = None,
 ) -> Finished:
     """Run a command in a lease of its own and wait for it; nothing of it is left afterwards.
 
     ``timeout`` is for the lease, ``deadline`` for the command (``WorkerTimeout``), in seconds; output goes to ``log``.
+    ``sim`` is a simulated node such as "2xT4".
     ``CannotStart`` when there is no such command; the errors of ``lease`` as there.
     """
     wish = wish_for(mem, cores, gpus, os.path.basename(command[0]), timeout)
-    site = find_site(wish, on_no_gpu)
+    site = find_site(wish, on_no_gpu, sim)
     with _output(log) as output:
         worker = start(command, site, wish, env=env, cwd=cwd, grace=grace, stdout=output, merge=log is not None)
     try:

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from nvshare.gpu import sim
 from nvshare.launch import (
     CannotStart,
     Cores,
+    GpuPool,
     LeaseRefused,
     LeaseTimeout,
     NoGpu,
@@ -42,6 +44,29 @@ def test_a_lease_is_for_the_processes_that_its_holder_starts(node: LaunchNode) -
         assert held.lost is None
     assert held.lost is not None
     node.await_clean()
+
+
+def test_a_lease_says_what_it_is_and_why_it_ended(node: LaunchNode) -> None:
+    with lease(mem="1GiB", cores=25) as held:
+        text = f"<Lease {held.id}: {held.gpus[0]}, mem=1.0 GiB, cores=25"
+        assert repr(held) == f"{text}>"
+    assert repr(held) == f"{text}; it was given back>"
+    with lease(gpus=0) as held:
+        assert repr(held) == "<Lease -: CPU only>"
+
+
+def test_sim_names_a_simulated_node_that_is_made() -> None:
+    try:
+        with lease(sim="1xT4") as held:
+            node = sim.find("1xT4")
+            assert held.gpus == node.uuids
+        with GpuPool(1, sim="1xT4") as pool:
+            assert pool.submit(os.getenv, "NVSHARE_SIM_NODE").result() == str(node.directory)
+        assert run(["sh", "-c", f"test $NVSHARE_SIM_NODE = {node.directory}"], sim="1xT4").code == 0
+    finally:
+        sim.down("1xT4")
+    with pytest.raises(ValueError, match="no card profile 'T9'"), lease(sim="9xT9"):
+        pass
 
 
 @pytest.mark.parametrize("cores", ["30..60", Cores(30, 60)])

@@ -39,6 +39,8 @@ nvshare verify
 nvshare verify concurrency
 nvshare doctor
 nvshare env
+nvshare cdi
+nvshare install
 nvshare sim
 nvshare sim up
 nvshare sim down
@@ -93,6 +95,9 @@ nvshare verify concurrency LOGS --expect serial
 nvshare doctor now
 nvshare doctor --sim absent
 nvshare env --docker --sim T4
+nvshare cdi
+nvshare install
+nvshare install --system --print
 nvshare sim up
 nvshare sim up 2xNothing
 nvshare sim down absent

@@ -37,6 +37,8 @@ STYLE = {  # of every command one kind of mistake each: what was typed, then all
     ("env", "--docker", "--sim", "T4"): (
         "a simulated node lives in this machine's processes: --docker and --sim do not go together"
     ),
+    ("cdi", "now"): "Got unexpected extra argument (now); see nvshare cdi --help",
+    ("install",): "say what to install: --system, the scheduler as a systemd service",
     ("sim", "up"): "Missing argument 'SPEC'; see nvshare sim up --help",
     ("demo", "--json", "/nowhere/x"): "--json: /nowhere/x cannot be written (No such file or directory)",
     ("bench", "mission", "--only", "9"): "--only: there is no test '9': allowed are 0, 1, 2, 3, 4, 5, 6",

@@ -1,7 +1,8 @@
-"""``make images``: from one wheel, by whichever builder works, with the names that the chart asks for."""
+"""``make images``: from this machine's wheel, by whichever builder works, with the names that the chart asks for."""
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ TREE = Path(__file__).resolve().parents[3]
 IMAGES = TREE / "deploy" / "images"
 NAMES = ("scheduler", "device-plugin", "workloads")
 
+WHEEL = f"nvshare-1.2.3-py3-none-manylinux_2_17_{platform.machine()}.whl"
+
 BUILDER = """#!/bin/sh
 [ "$1" = info ] && exit {works}
 for last; do :; done
@@ -23,12 +26,13 @@ echo "$@" >> {log}
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """What the script needs of a source tree, with a wheel in it."""
+    """What the script needs of a source tree, with wheels of two architectures in it."""
     for part in ("tools/images.sh", *(f"deploy/images/{name}.Dockerfile" for name in NAMES)):
         (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(TREE / part, tmp_path / part)
     (tmp_path / "dist").mkdir()
-    (tmp_path / "dist" / "nvshare-1.2.3-py3-none-linux_x86_64.whl").touch()
+    (tmp_path / "dist" / WHEEL).touch()
+    (tmp_path / "dist" / "nvshare-1.2.3-py3-none-manylinux_2_17_another.whl").touch()
     (tmp_path / "bin").mkdir()
     return tmp_path
 
@@ -52,7 +56,7 @@ def test_each_image_is_built_from_the_wheel_alone(tree: Path) -> None:
     said = (tree / "log").read_text()
     assert re.findall(r"--tag (\S+)", said) == [f"registry.example/team/nvshare-{name}:1.2.3" for name in NAMES]
     sent = [line for line in said.splitlines() if line.startswith("./")]
-    assert sent == ["./dist/nvshare-1.2.3-py3-none-linux_x86_64.whl"] * len(NAMES)
+    assert sent == [f"./dist/{WHEEL}"] * len(NAMES)
 
 
 def test_a_builder_that_does_not_work_is_passed_over(tree: Path) -> None:
@@ -72,7 +76,7 @@ def test_without_a_builder_it_says_what_to_do(tree: Path) -> None:
 
 def test_two_wheels_are_one_too_many(tree: Path) -> None:
     add_builder(tree, "docker")
-    (tree / "dist" / "nvshare-1.2.2-py3-none-linux_x86_64.whl").touch()
+    (tree / "dist" / WHEEL.replace("1.2.3", "1.2.2")).touch()
     done = build(tree)
     assert done.returncode == 1
     assert "has to hold one wheel" in done.stderr
