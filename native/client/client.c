@@ -178,6 +178,8 @@ static void forget_grant(struct nvs_card *card)
 	card->quantum = 0;
 }
 
+static void end_drain(struct nvs_client *client, bool drained);
+
 /* Shut the gate and wait for all work. What asks meanwhile is answered after DRAINED. */
 static void drain(struct nvs_client *client, uint8_t why, uint64_t deadline)
 {
@@ -187,7 +189,10 @@ static void drain(struct nvs_client *client, uint8_t why, uint64_t deadline)
 	client->drained_from = client->gate;
 	client->gate = NVS_CLIENT_SHUT;
 	client->budget = 0;
-	nvs_do(client, NVS_DO_DRAIN_TURN)->length = client->drain_for;
+	if (nvs_client_is_awake(client))
+		nvs_do(client, NVS_DO_DRAIN_TURN)->length = client->drain_for;
+	else /* nothing runs, and the driver must not be asked */
+		end_drain(client, true);
 }
 
 static void give_back(struct nvs_client *client, bool drained)

@@ -40,7 +40,7 @@ class Sleeper:
 
     def carry_out(self, action: Action) -> None:
         assert action.type is not Do.REPORT, self.machine.story
-        if action.type in (Do.SEND_SLEPT, Do.SEND_REQ_WAKE, Do.SEND_AWAKE, Do.SEND_REQ_LOCK):
+        if action.type in (Do.SEND_SLEPT, Do.SEND_REQ_WAKE, Do.SEND_AWAKE, Do.SEND_REQ_LOCK, Do.SEND_RELEASED):
             self.sent.append(action)
         elif action.type is Do.SET_GATE:
             self.gate = Gate(action.gate)
@@ -76,6 +76,7 @@ class Sleeper:
             Do.SEND_REQ_WAKE: lambda one: (one.number,),
             Do.SEND_AWAKE: lambda one: (one.number, one.length),
             Do.SEND_REQ_LOCK: lambda one: (),
+            Do.SEND_RELEASED: lambda one: (one.number,),
         }
         return [(one.type, *fields[one.type](one)) for one in sent]
 
@@ -263,6 +264,14 @@ def test_nothing_opens_the_gate_of_a_sleeper(scheduled: bool) -> None:
     client.feed(EventType.ROOM, flags=1)
     client.feed(EventType.RETURNED)
     assert client.stands()[1] is Gate.OPEN
+
+
+def test_a_grant_that_a_sleeper_got_is_given_back_without_asking_the_driver() -> None:
+    client = Sleeper().asleep()
+    client.feed(EventType.GRANT, number=9)
+    client.feed(EventType.DROP, number=9)
+    assert client.told() == [(Do.SEND_RELEASED, 9)]
+    assert client.stands() == (Entry.SHUT, Gate.SHUT, None)
 
 
 class Sleeps(RuleBasedStateMachine):
