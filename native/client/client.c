@@ -247,8 +247,10 @@ static void on_grant(struct nvs_client *client, struct nvs_card *card, const str
 {
 	if (event->number == 0 || event->number == card->given_back)
 		return; /* new terms that crossed our own release */
-	if (card->grant != event->number)
+	if (card->grant != event->number) {
 		card->granted_at = client->now;
+		nvs_void_request(client, card);
+	}
 	nvs_do_on(client, NVS_DO_TAKE_GRANT, card)->wants = card->grant != event->number;
 	card->grant_asked = false;
 	card->grant = event->number;
@@ -272,7 +274,10 @@ static void on_control(struct nvs_client *client, bool scheduled)
 	nvs_sleep_heard(client);
 	if (!scheduled) {
 		FOR_EACH_CARD(client, card)
-		forget_grant(card);
+		{
+			forget_grant(card);
+			card->grant_asked = false; /* the scheduler forgot who waited */
+		}
 		nvs_forget_slices(client);
 		nvs_do(client, NVS_DO_FREE_MEMORY);
 	}

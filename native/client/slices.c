@@ -200,6 +200,13 @@ void nvs_on_ended(struct nvs_client *client, const struct nvs_event *event)
 		tell_overrun(client, 0);
 }
 
+void nvs_void_request(struct nvs_client *client, struct nvs_card *card)
+{
+	card->asked = false;
+	if (card->state == NVS_STATE_ASKED)
+		change(client, card, NVS_CHANGE_VOID);
+}
+
 void nvs_drop_slices(struct nvs_client *client, bool drained)
 {
 	if (runs_on(client))

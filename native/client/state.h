@@ -34,6 +34,8 @@ void nvs_slice_time(struct nvs_client *client);
 uint64_t nvs_slice_due(const struct nvs_client *client);
 /* Ask for slices, if a submitter waits. */
 void nvs_ask_slices(struct nvs_client *client);
+/* The card is granted anew: what was asked for under an earlier grant was not heard. */
+void nvs_void_request(struct nvs_client *client, struct nvs_card *card);
 /* The grants are gone, after a drain or without one: so are the slices. */
 void nvs_drop_slices(struct nvs_client *client, bool drained);
 /* There is no scheduler any more, or it lets everything through: no terms. */

@@ -1,12 +1,14 @@
 """Long random runs of the scheduler core: seeded sequences of events, every invariant checked after each event.
 
-``python tests/soak/core_sequences.py [--sequences 100000] [--seed N] [--jobs N]``. A failing sequence is printed with
-its seed; odd ones are about slices too; ``--sequences 1 --seed <that seed>`` repeats it.
+``python tests/soak/core_sequences.py [--of core|joint] [--sequences 100000] [--seed N] [--jobs N]``. ``core``: clients
+are made up, and odd sequences are about slices too. ``joint``: clients decide by the library's own state machine. A
+failing sequence is printed with its seed; ``--sequences 1 --seed <that seed>`` repeats it.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import random
 import sys
@@ -21,6 +23,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from tests.unit.core.core_compute_world import ComputeWorld  # noqa: E402
 from tests.unit.core.core_world import STEP_RANGE, Step, World  # noqa: E402
+from tests.unit.model.joint_world import JointWorld  # noqa: E402
 
 STEPS = (10, 80)  # shortest and longest sequence
 BATCH = 250
@@ -35,12 +38,23 @@ def sequence(seed: int) -> list[Step]:
     ]
 
 
-def run_batch(seeds: range) -> list[tuple[int, str]]:
+def run_core(seed: int) -> None:
+    (ComputeWorld if seed % 2 else World)().run(sequence(seed))
+
+
+def run_joint(seed: int) -> None:
+    JointWorld(seed).run()
+
+
+WORLDS = {"core": run_core, "joint": run_joint}
+
+
+def run_batch(of: str, seeds: range) -> list[tuple[int, str]]:
     """The seeds that failed, each with its story."""
     failures = []
     for seed in seeds:
         try:
-            (ComputeWorld if seed % 2 else World)().run(sequence(seed))
+            WORLDS[of](seed)
         except Exception:
             failures.append((seed, traceback.format_exc()))
     return failures
@@ -53,6 +67,7 @@ def batches(first: int, count: int) -> Iterator[range]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--of", choices=WORLDS, default="core", help="which world (default: core)")
     parser.add_argument("--sequences", type=int, default=100_000, help="how many (default: 100000)")
     parser.add_argument("--seed", type=int, default=1, help="of the first one; the others follow (default: 1)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per CPU)")
@@ -61,7 +76,7 @@ def main() -> int:
     began = shown = time.monotonic()
     work = list(batches(options.seed, options.sequences))
     with ProcessPoolExecutor(max_workers=max(1, min(options.jobs, len(work)))) as pool:
-        for seeds, failures in zip(work, pool.map(run_batch, work), strict=True):
+        for seeds, failures in zip(work, pool.map(functools.partial(run_batch, options.of), work), strict=True):
             done += len(seeds)
             for seed, story in failures:
                 failed += 1

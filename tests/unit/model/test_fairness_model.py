@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshare.bench.fairness.rows import Row
-from nvshare.bench.fairness.tasks import RANDOM, Task, Tasks, drawn
+from nvshare.bench.fairness.tasks import RANDOM, Task, Tasks, drawn, parse_set
 from nvshare.gpu.profiles import load
 from nvshare.model.attainable import fair, measure
 from nvshare.model.fairness import Job, measured_row, shares
@@ -115,3 +115,20 @@ def test_a_cap_holds_in_the_model() -> None:
     capped, free = shares([Task(20, cap=30), Task(20)], 4.0, 1.0, load("H200"))
     assert capped <= 31
     assert free > 60
+
+
+@pytest.mark.parametrize("written", ["7.7+20.3 34.8+39.1@..38 50.8+26.4@44..64", "22.6+8.5@47.. 24.9+3.3@..70"])
+def test_no_rhythm_of_bursts_keeps_a_task_from_its_share(written: str) -> None:
+    """These fall into step: the last part of one burst begins just before the other wakes up."""
+    tasks = parse_set(written)
+    got = shares(tasks, 4.0, 1.0, load("H200"))
+    for share, due in zip(got, measure(tasks).attainable, strict=True):
+        assert share >= 0.88 * due
+
+
+@pytest.mark.parametrize("written", ["20+0@..50 3+3", "20+0 3+1@40..45", "20+0@..30 2+2@..30 3+2@..30"])
+def test_quotas_hold_beside_brief_bursts(written: str) -> None:
+    tasks = parse_set(written)
+    got = shares(tasks, 4.0, 1.0, load("H200"), validates=True)
+    for share, due in zip(got, measure(tasks).attainable, strict=True):
+        assert share >= 0.88 * due

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nvshare.core.compute.policy.bucket import Bucket
-from nvshare.core.compute.policy.constants import CYCLE, LONGEST
+from nvshare.core.compute.policy.constants import CYCLE, ENDS_BY, LONGEST
 from nvshare.core.compute.policy.order import slice_of
 
 
@@ -18,6 +18,7 @@ class Account:
     bucket: Bucket = field(default_factory=Bucket)
     engaged: int = 0  # slices and requests of its processes
     left_at: float = float("-inf")  # when the last of them ended
+    waits_until: float = float("-inf")  # for what others missed while they waited for a client of it in vain
     used: float = 0.0  # seconds billed in all
     logged_at: float = float("-inf")  # when its throttling was last logged
     logged_used: float = 0.0  # the figures then
@@ -33,6 +34,10 @@ class Account:
         self.used += seconds
         self.virtual += seconds / self.share
         self.bucket.draw(seconds, now)
+
+    def repay(self, withheld: float, now: float) -> None:
+        """Others waited so long for a slice that did not end: they have the card for as long as shares say first."""
+        self.waits_until = max(self.waits_until, now) + min(withheld * (1.0 / self.share - 1.0), ENDS_BY)
 
     @property
     def piece(self) -> float:

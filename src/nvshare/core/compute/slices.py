@@ -82,7 +82,7 @@ class Slices:
             self._runs_on(slice, event)
         else:
             self._account(slice, event.used, event.pending)
-            slice.due = now + min(event.pending, ENDS_BY)
+            slice.due = now + min(event.pending, SPEAK_BY)
             slice.deadline = slice.due + ENDS_BY
             state.again = state.again or event.wants
 
@@ -266,6 +266,7 @@ class Slices:
             f"Client {client.hex} (pid {client.pid}) did not end its compute turn on GPU {slice.attachment.gpu.uuid}: "
             f"{said}; others go on beside it, and it is billed for the time",
         )
+        self._of(slice.attachment).repay(slice.kept_waiting(self.node.now), self.node.now)
         self._account(slice, self.node.now - slice.given_at, 0.0)
         state = slice.attachment.compute
         again = state.again and state.slice is slice
@@ -302,7 +303,8 @@ class Slices:
                     state.ready_since = now
                 continue
             state.ready_since = None
-            self.terms.log_throttling(attachment)
+            if self._of(attachment).capped:
+                self.terms.log_throttling(attachment)
             soonest = at if soonest is None else min(soonest, at)
         return ready, soonest
 
@@ -318,9 +320,9 @@ class Slices:
     def _credit_at(self, account: Account, attachment: Attachment) -> float:
         """When there is credit for what is left of the client's burst, or for a part of it."""
         if not account.capped:
-            return self.node.now
+            return account.waits_until
         wanted = min(max(attachment.compute.rhythm.left, GRAIN), account.piece)
-        return account.bucket.ready_at(wanted, self.node.now)
+        return max(account.waits_until, account.bucket.ready_at(wanted, self.node.now))
 
     def _claim(self, attachment: Attachment) -> Claim:
         """The client's claim as of now: a slice that is under way counts as if it were billed."""

@@ -141,6 +141,7 @@ class CardCompute:
     live: list[Attachment] = field(default_factory=list)  # active clients in slices
     longest: float = 0.0  # seconds of the longest slice
     capped: bool = False  # one of its clients has a cap
+    promised: bool = False  # one of its active clients has a floor or a cap
     throttled: int = 0  # how many clients here are
     free_runners: int = 0  # how many active clients take no slices
     dirty: bool = False  # the terms of its clients have to be reviewed

@@ -35,10 +35,15 @@ WHOLE = 100  # percent
 LEAST_SHARE = 0.001  # part of the card: nobody's virtual time runs away
 
 
+def runs_free(attachment: Attachment) -> bool:
+    """The client is better left to run beside others. Beside a quota brief bursts are not: nobody could keep it."""
+    kind = attachment.compute.kind
+    return kind.free and not (kind is Kind.BRIEF and attachment.gpu.compute.promised)
+
+
 def overlaps(attachment: Attachment) -> bool:
-    """The client's slices are not exclusive: the card idles between its kernels, its bursts are very short, or its work
-    waits for other cards."""
-    return attachment.compute.kind.free or attachment.client.group.spans_cards
+    """The client's slices are not exclusive: it runs free, or its work waits for other cards."""
+    return runs_free(attachment) or attachment.client.group.spans_cards
 
 
 def open_slices(card: CardCompute) -> Iterator[Slice]:
@@ -117,7 +122,7 @@ class Terms:
             return False
         state.evidence.add(used, busy)
         verdict = state.evidence.verdict(before)
-        if verdict is None or before is Kind.BRIEF:
+        if verdict is None or (before is Kind.BRIEF and (state.rhythm.brief or not slice.exclusive)):
             return False
         self._found(slice.attachment, verdict)
         return verdict is not before
@@ -164,6 +169,7 @@ class Terms:
         for attachment in running:
             state = attachment.compute
             state.ignorant = state.ignorant and now < state.terms_at + LOOK_AGAIN_MAX
+        card.promised = any(self._active(attachment) and self._promised(attachment) for attachment in running)
         busy = [attachment for attachment in running if self._contends(attachment)]
         was, card.contended = card.contended, contended(settings.mode, len(busy), any(map(self._promised, busy)))
         active = [attachment for attachment in running if self._active(attachment)]
@@ -223,7 +229,7 @@ class Terms:
         return free and state.delivered.over(1.0, self.node.now) < LAUNCH_BOUND_BELOW
 
     def _doubtful(self, attachment: Attachment) -> bool:
-        return attachment.compute.kind.free and not attachment.client.group.spans_cards
+        return runs_free(attachment) and not attachment.client.group.spans_cards
 
     def _active(self, attachment: Attachment) -> bool:
         """The client uses the card, or asks to."""
