@@ -5,8 +5,9 @@
     .venv/bin/python tools/surface.py --check --headers /usr/local/cuda/include     # write nothing, fail if any is new
     .venv/bin/python tools/surface.py --check --library /usr/lib/x86_64-linux-gnu/libcuda.so.1   # the same for a driver
 
-The headers are NVIDIA's and stay where they are: only names of functions, and the release that brought each, are taken
-from them. What is known keeps its class and its reason; what is new comes in as UNCLASSIFIED, which a test refuses.
+The headers are NVIDIA's and stay where they are: only names of functions, the release that brought each, and how its
+parameters are passed, are taken from them. What is known keeps its class and its reason; what is new comes in as
+UNCLASSIFIED, which a test refuses.
 Parameters in hooks.def are compared with those in the headers.
 """
 
@@ -68,6 +69,7 @@ class Function:
     kind: str = UNCLASSIFIED
     since: int = 0  # as CUDA_VERSION: 12080 is 12.8
     reason: str = UNCLASSIFIED
+    takes: str = UNCLASSIFIED  # how its parameters are passed, as `signature` writes it
     simulated: bool = False  # whether the simulated driver has it too
 
     @property
@@ -90,12 +92,12 @@ class Surface:
 
     @property
     def reasons(self) -> dict[str, str]:
-        return dict(re.findall(r'^NVS_REASON\((\w+),\s*"([^"]*)"\)', self.preamble, re.MULTILINE))
+        return dict(re.findall(r'^NVS_REASON\((\w+),\s*\w+,\s*"([^"]*)"\)', self.preamble, re.MULTILINE))
 
 
 # ---- the table ----
 
-LINE = re.compile(r"^NVS_(SURFACE|SIMULATED)(?:_PT)?\((\w+), *(?:(_pt(?:sz|ds)), *)?(\w+), *(\d+), *(\w+)\)$")
+LINE = re.compile(r"^NVS_(SURFACE|SIMULATED)(?:_PT)?\((\w+), *(?:(_pt(?:sz|ds)), *)?(\w+), *(\d+), *(\w+), *(\w+)\)$")
 
 
 def read_surface(text: str) -> Surface:
@@ -109,8 +111,8 @@ def read_surface(text: str) -> Surface:
         match = LINE.match(line)
         if match is None:
             raise SurfaceError(f"{SURFACE.name}: not a line of the table: {line!r}")
-        macro, name, variant, kind, since, reason = match.groups()
-        functions.append(Function(name, variant or "", kind, int(since), reason, macro == "SIMULATED"))
+        macro, name, variant, kind, since, reason, takes = match.groups()
+        functions.append(Function(name, variant or "", kind, int(since), reason, takes, macro == "SIMULATED"))
     return Surface(text[:start], tuple(functions))
 
 
@@ -125,7 +127,8 @@ def write_surface(surface: Surface) -> str:
         macro = f"NVS_{'SIMULATED' if function.simulated else 'SURFACE'}{'_PT' if function.variant else ''}"
         variant = f"{function.variant}, " if function.variant else ""
         head = f"{macro}({function.name}, {variant}"
-        lines.append(f"{head:<64}{function.kind + ',':<14}{function.since:>5}, {function.reason})\n")
+        tail = f"{function.kind + ',':<14}{function.since:>5}, {function.reason + ',':<16}{function.takes})"
+        lines.append(f"{head:<64}{tail}\n")
     return surface.preamble + "".join(lines) + ENDING
 
 
@@ -167,7 +170,7 @@ EIGHT_BYTES = {"CUdeviceptr", "CUmemGenericAllocationHandle", "size_t", "unsigne
 FOUR_BYTES = {
     *("int", "unsigned", "unsigned int", "unsigned char", "unsigned short", "cuuint32_t", "CUlogicalEndpointId"),
     *("CUdevice", "VdpDevice", "CUpointer_attribute", "CUdevice_attribute", "CUstreamCaptureMode"),
-    *("CUmemRangeHandleType", "CUmemAllocationHandleType", "CUmemAllocationGranularity_flags"),
+    *("CUmemRangeHandleType", "CUmemAllocationHandleType", "CUmemAllocationGranularity_flags", "CUmemPool_attribute"),
 }
 
 
@@ -190,6 +193,19 @@ def shapes(parameters: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+# One letter for each way to pass a parameter; signatures.h makes C functions of them. S: a structure of 64 bytes.
+LETTERS = {"float": "F", "CUipcMemHandle": "S", "CUipcEventHandle": "S", "CUeglFrame": "S"}
+
+
+def signature(parameters: str) -> str:
+    """How a function's parameters are passed: their number where all are words (integers, handles and pointers), else a
+    letter for each, W for a word. A structure of eight bytes is passed as a word is."""
+    kinds = [each.replace("const ", "").split() for each in parameters.split(",") if each.split() not in ([], ["void"])]
+    starred = [any("*" in word for word in words) for words in kinds]
+    letters = ["W" if star else LETTERS.get(words[0], "W") for words, star in zip(kinds, starred, strict=True)]
+    return str(len(letters)) if set(letters) <= {"W"} else "".join(letters)
+
+
 def mark_hooked(function: Function, hooks: Mapping[str, str]) -> Function:
     """What is in hooks.def is HOOKED, and nothing else is: one that lost its hook needs a reason again."""
     hooked = hooks.get(function.name, "CALL") != "CALL"
@@ -201,7 +217,7 @@ def mark_hooked(function: Function, hooks: Mapping[str, str]) -> Function:
 # ---- NVIDIA's headers ----
 
 DECLARATION = re.compile(r"(?<!inline )\bCUresult\s+(cu[A-Z]\w*)\s*\(([^()]*)\)")  # an inline function is no export
-POINTER = re.compile(r"\*\s*PFN_(cu[A-Z]\w*?)_v(\d{4,5})\s*\)")
+POINTER = re.compile(r"\*\s*PFN_(cu[A-Z]\w*?)_v(\d{4,5})\s*\)\s*\(([^()]*)\)")
 VERSIONED = re.compile(r"(cu\w+?)(?:_v(\d+))?$")
 
 
@@ -220,10 +236,10 @@ def preprocess(directory: Path, options: Iterable[str]) -> str:
     return done.stdout
 
 
-def read_declarations(text: str) -> tuple[dict[str, tuple[str, ...]], set[tuple[str, int]]]:
-    """Symbols declared, with the shapes of their parameters, and (base name, release) of every function type."""
-    pointers = {(base, int(release)) for base, release in POINTER.findall(text)}
-    return {name: shapes(parameters) for name, parameters in DECLARATION.findall(text)}, pointers
+def read_declarations(text: str) -> tuple[dict[str, str], dict[tuple[str, int], str]]:
+    """The parameters of every symbol declared, and of every function type by (base name, release)."""
+    pointers = {(base, int(release)): parameters for base, release, parameters in POINTER.findall(text)}
+    return dict(DECLARATION.findall(text)), pointers
 
 
 def generation(symbol: str) -> tuple[str, int]:
@@ -253,8 +269,8 @@ def releases_of(symbols: Iterable[str], pointers: Iterable[tuple[str, int]]) -> 
 
 def read_headers(directories: Iterable[Path]) -> tuple[list[Function], dict[str, tuple[str, ...]]]:
     """Every function of the headers below the directories, without a class; and the shapes of their parameters."""
-    prototypes: dict[str, tuple[str, ...]] = {}
-    pointers: set[tuple[str, int]] = set()
+    prototypes: dict[str, str] = {}
+    pointers: dict[tuple[str, int], str] = {}
     places = sorted({header.parent for directory in directories for header in directory.rglob("cuda.h")})
     if not places:
         raise SurfaceError("no cuda.h below the given directories; --download DIR fetches NVIDIA's packages")
@@ -265,14 +281,15 @@ def read_headers(directories: Iterable[Path]) -> tuple[list[Function], dict[str,
             pointers |= typed
     # Some functions have a type only: most packages leave the profiler's declarations out.
     declared_bases = {generation(symbol)[0] for symbol in prototypes}
-    symbols = {*prototypes, *(base for base, _ in pointers if base not in declared_bases)}
+    prototypes |= {base: parameters for (base, _), parameters in pointers.items() if base not in declared_bases}
+    symbols = set(prototypes)
     plain = {symbol for symbol in symbols if not symbol.endswith(PER_THREAD)}
     since = releases_of(plain, pointers)
     functions = []
     for name in sorted(plain):
         variant = next((each for each in PER_THREAD if name + each in symbols), "")
-        functions.append(Function(name, variant, since=since[name]))
-    return functions, prototypes
+        functions.append(Function(name, variant, since=since[name], takes=signature(prototypes[name])))
+    return functions, {name: shapes(parameters) for name, parameters in prototypes.items()}
 
 
 def merge(known: Surface, found: Iterable[Function], hooks: Mapping[str, str]) -> Surface:
@@ -281,7 +298,10 @@ def merge(known: Surface, found: Iterable[Function], hooks: Mapping[str, str]) -
     for function in found:
         old = functions.get(function.name, function)
         functions[function.name] = replace(
-            old, variant=old.variant or function.variant, since=min(old.since, function.since)
+            old,
+            variant=old.variant or function.variant,
+            since=min(old.since, function.since),
+            takes=function.takes if old.takes == UNCLASSIFIED else old.takes,
         )
     return Surface(known.preamble, tuple(mark_hooked(each, hooks) for each in functions.values()))
 
@@ -348,7 +368,7 @@ def main() -> int:
     changed = write_surface(surface) != text
     if changed and not arguments.check:
         SURFACE.write_text(write_surface(surface))
-    unclassified = [each.name for each in surface.functions if UNCLASSIFIED in (each.kind, each.reason)]
+    unclassified = [each.name for each in surface.functions if UNCLASSIFIED in (each.kind, each.reason, each.takes)]
     for name in unclassified:
         print(f"unclassified: {name}")
     print(f"{len(surface.symbols)} symbols, {len(unclassified)} unclassified", end="")

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "client/sleep_table.h"
 #include "client/state.h"
 
 /* Beside the release reasons: scheduling has begun, and there is nothing to release. */
@@ -31,29 +32,49 @@ struct nvs_action *nvs_do_on(struct nvs_client *client, enum nvs_action_type typ
 
 /* ---- the story ---- */
 
-void nvs_note(struct nvs_client *client, bool is_change, uint8_t what, uint32_t card, uint8_t state)
+void nvs_note(struct nvs_client *client, enum nvs_line_kind kind, uint8_t what, uint32_t card, uint8_t state)
 {
 	struct nvs_line *line = &client->story[client->lines++ % NVS_STORY];
 	*line = (struct nvs_line){
-		.now = client->now, .is_change = is_change, .what = what, .card = (uint8_t)card, .state = state};
+		.now = client->now, .kind = (uint8_t)kind, .what = what, .card = (uint8_t)card, .state = state};
+}
+
+static int tell(const struct nvs_line *line, unsigned long long ago, char *text, size_t size)
+{
+	static const char *const events[NVS_EVENT_TYPES] = {"CONTROL", "LOST", "CARD", "GRANT", "DROP", "TERMS", "GIVE",
+		"END", "WANT", "WORK", "IDLE", "PENDING", "ENDED", "PLACE", "DRAINED", "TIME", "SLEEP", "WAKE", "CALL",
+		"HELD", "LEFT", "ROOM", "RETURNED"};
+	static const char *const changes[NVS_CHANGES] = {"ask", "give", "close", "end", "stick", "void"};
+	static const char *const states[NVS_STATES] = {"none", "asked", "held", "closing"};
+	static const char *const sleep_changes[NVS_SLEEP_CHANGES] = {
+		"hold", "let go", "go", "gone", "stayed", "stuck", "return", "back", "refused"};
+	static const char *const sleep_states[NVS_SLEEP_STATES] = {
+		"awake", "holding", "leaving", "asleep", "returning", "broken"};
+	switch ((enum nvs_line_kind)line->kind) {
+	case NVS_LINE_EVENT:
+		return snprintf(text, size, "%s (%llu us ago)", events[line->what % NVS_EVENT_TYPES], ago);
+	case NVS_LINE_SLICE:
+		return snprintf(text, size, "%s of %s (card %u, %llu us ago)", changes[line->what % NVS_CHANGES],
+			states[line->state % NVS_STATES], line->card, ago);
+	case NVS_LINE_SLEEP:
+		return snprintf(text, size, "%s while %s (%llu us ago)", sleep_changes[line->what % NVS_SLEEP_CHANGES],
+			sleep_states[line->state % NVS_SLEEP_STATES], ago);
+	}
+	return -1;
 }
 
 void nvs_client_story(const struct nvs_client *client, char *text, size_t size)
 {
-	static const char *const events[NVS_EVENT_TYPES] = {"CONTROL", "LOST", "CARD", "GRANT", "DROP", "TERMS", "GIVE",
-		"END", "WANT", "WORK", "IDLE", "PENDING", "ENDED", "PLACE", "DRAINED", "TIME"};
-	static const char *const changes[NVS_CHANGES] = {"ask", "give", "close", "end", "stick", "void"};
-	static const char *const states[NVS_STATES] = {"none", "asked", "held", "closing"};
 	size_t used = 0;
 	text[0] = '\0';
 	for (uint32_t i = client->lines > NVS_STORY ? client->lines - NVS_STORY : 0; i < client->lines; i++) {
 		const struct nvs_line *line = &client->story[i % NVS_STORY];
 		unsigned long long ago = (client->now - line->now) / NVS_NS_PER_US;
-		int more = line->is_change ? snprintf(text + used, size - used, "%s%s of %s (card %u, %llu us ago)",
-						     used != 0 ? ", " : "", changes[line->what % NVS_CHANGES],
-						     states[line->state % NVS_STATES], line->card, ago)
-					   : snprintf(text + used, size - used, "%s%s (%llu us ago)",
-						     used != 0 ? ", " : "", events[line->what % NVS_EVENT_TYPES], ago);
+		int comma = used != 0 ? snprintf(text + used, size - used, ", ") : 0;
+		if (used + (size_t)comma >= size)
+			return;
+		used += (size_t)comma;
+		int more = tell(line, ago, text + used, size - used);
 		if (more < 0 || used + (size_t)more >= size)
 			return;
 		used += (size_t)more;
@@ -115,10 +136,15 @@ void nvs_refresh_gate(struct nvs_client *client)
 
 static void open_if_granted(struct nvs_client *client)
 {
-	if (client->drain_for != 0 || (client->scheduled && !all_granted(client)))
+	if (client->drain_for != 0 || (client->scheduled && !all_granted(client)) || !nvs_client_is_awake(client))
 		return;
 	client->opening = true;
 	nvs_do(client, NVS_DO_OPEN_MEMORY);
+}
+
+void nvs_wake_up(struct nvs_client *client)
+{
+	open_if_granted(client);
 }
 
 static void on_place(struct nvs_client *client, const struct nvs_event *event)
@@ -152,6 +178,8 @@ static void forget_grant(struct nvs_card *card)
 	card->quantum = 0;
 }
 
+static void end_drain(struct nvs_client *client, bool drained);
+
 /* Shut the gate and wait for all work. What asks meanwhile is answered after DRAINED. */
 static void drain(struct nvs_client *client, uint8_t why, uint64_t deadline)
 {
@@ -161,7 +189,10 @@ static void drain(struct nvs_client *client, uint8_t why, uint64_t deadline)
 	client->drained_from = client->gate;
 	client->gate = NVS_CLIENT_SHUT;
 	client->budget = 0;
-	nvs_do(client, NVS_DO_DRAIN_TURN)->length = client->drain_for;
+	if (nvs_client_is_awake(client))
+		nvs_do(client, NVS_DO_DRAIN_TURN)->length = client->drain_for;
+	else /* nothing runs, and the driver must not be asked */
+		end_drain(client, true);
 }
 
 static void give_back(struct nvs_client *client, bool drained)
@@ -225,6 +256,7 @@ static void on_grant(struct nvs_client *client, struct nvs_card *card, const str
 	card->grant = event->number;
 	card->grant_flags = event->flags;
 	card->quantum = event->length;
+	nvs_sleep_granted(client);
 	open_if_granted(client);
 }
 
@@ -239,6 +271,7 @@ static void on_control(struct nvs_client *client, bool scheduled)
 	bool was_free = !client->scheduled;
 	client->scheduled = scheduled;
 	client->alone_since = 0;
+	nvs_sleep_heard(client);
 	if (!scheduled) {
 		FOR_EACH_CARD(client, card)
 		{
@@ -250,7 +283,7 @@ static void on_control(struct nvs_client *client, bool scheduled)
 	}
 	if (!scheduled || all_granted(client))
 		open_if_granted(client);
-	else if (was_free)
+	else if (was_free && nvs_client_is_awake(client))     /* else nothing runs */
 		drain(client, FOR_CONTROL, 2 * NVS_STUCK_NS); /* a drain of a second is a stuck one: twice that */
 }
 
@@ -261,6 +294,7 @@ static void on_lost(struct nvs_client *client)
 	card->known = card->grant_asked = false;
 	client->scheduled = false;
 	nvs_forget_slices(client);
+	nvs_sleep_lost(client);
 	if (client->alone_since == 0)
 		client->alone_since = client->now;
 	open_if_granted(client);
@@ -327,7 +361,7 @@ static void turn_time(struct nvs_client *client)
 
 static void ask(struct nvs_client *client)
 {
-	if (!client->scheduled || !client->wanted)
+	if (!client->scheduled || !client->wanted || !nvs_client_is_awake(client))
 		return;
 	FOR_EACH_CARD(client, card)
 	if (card->known && card->grant == 0 && !card->grant_asked) {
@@ -369,7 +403,7 @@ static void dispatch(struct nvs_client *client, const struct nvs_event *event)
 		client->wanted = true;
 		if (client->scheduled)
 			nvs_patience_back(&client->pauses, client->now, event->length);
-		return;
+		return nvs_on_call_for_turn(client);
 	case NVS_EVENT_WORK:
 		return nvs_on_work(client, event);
 	case NVS_EVENT_IDLE:
@@ -386,7 +420,22 @@ static void dispatch(struct nvs_client *client, const struct nvs_event *event)
 		return on_drained(client, event->flags != 0);
 	case NVS_EVENT_TIME:
 		turn_time(client);
+		nvs_sleep_time(client);
 		return nvs_slice_time(client);
+	case NVS_EVENT_SLEEP:
+		return nvs_on_sleep(client, event);
+	case NVS_EVENT_WAKE:
+		return nvs_on_wake(client, event);
+	case NVS_EVENT_CALL:
+		return nvs_on_call(client);
+	case NVS_EVENT_HELD:
+		return nvs_on_held(client, event);
+	case NVS_EVENT_LEFT:
+		return nvs_on_left(client, event);
+	case NVS_EVENT_ROOM:
+		return nvs_on_room(client, event);
+	case NVS_EVENT_RETURNED:
+		return nvs_on_returned(client, event);
 	case NVS_EVENT_TYPES:
 		return;
 	}
@@ -404,11 +453,11 @@ void nvs_client_handle(struct nvs_client *client, const struct nvs_event *event,
 	client->now = event->now;
 	client->waits = event->waits != 0;
 	client->names = event->names != 0;
-	if (event->type != NVS_EVENT_TIME)
-		nvs_note(client, false, (uint8_t)event->type, event->card, client->cards[event->card].state);
+	if (event->type != NVS_EVENT_TIME && event->type != NVS_EVENT_HELD)
+		nvs_note(client, NVS_LINE_EVENT, (uint8_t)event->type, event->card, client->cards[event->card].state);
 	dispatch(client, event);
 	if (client->drain_for == 0)
 		ask(client);
-	actions->wake_at = nvs_earlier(turn_due(client), nvs_slice_due(client));
+	actions->wake_at = nvs_earlier(nvs_earlier(turn_due(client), nvs_slice_due(client)), nvs_sleep_due(client));
 	client->out = NULL;
 }

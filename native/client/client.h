@@ -38,6 +38,15 @@ enum nvs_event_type {
 	NVS_EVENT_PLACE, /* flags: 1, all memory is in its place and stays; 0, it is on its way */
 	NVS_EVENT_DRAINED, /* flags: 1, the gate is shut and nothing runs; 0, the deadline passed, the gate is open */
 	NVS_EVENT_TIME,    /* time passes; facts that changed were told before */
+	/* Of sleep. The scheduler says: */
+	NVS_EVENT_SLEEP, /* number of the order; length: the time-out of the driver's lock; flags: an nvs_bar_reason */
+	NVS_EVENT_WAKE,  /* number of the order */
+	/* The shell sees. */
+	NVS_EVENT_CALL, /* a thread waits at the entry, whatever it calls */
+	NVS_EVENT_HELD, /* flags: 1, nobody is inside the held entry; 0, not yet. number: an nvs_bar_reason */
+	NVS_EVENT_LEFT, /* number: 0, the contexts are off the cards, or the driver's error; flags: it stays locked */
+	NVS_EVENT_ROOM, /* flags: 1, the contexts have room */
+	NVS_EVENT_RETURNED, /* number: 0, or the driver's error */
 	NVS_EVENT_TYPES,
 };
 
@@ -60,28 +69,39 @@ struct nvs_event {
 
 /* To be carried out in order. SEND_* are messages for `card`; what they say is in the fields named here. */
 enum nvs_action_type {
-	NVS_DO_SET_GATE,       /* gate, length of the work that may be in flight or 0 */
-	NVS_DO_SEND_REQ_LOCK,  /* */
-	NVS_DO_SEND_RELEASED,  /* number, reason */
-	NVS_DO_SEND_REQ_TURN,  /* */
-	NVS_DO_SEND_TURN_OVER, /* number, reason, used, length still in flight, wants; the shell adds what was busy */
-	NVS_DO_BEGIN_SLICE,    /* used since `at`, or from the next submission (0): tell of it with WORK */
-	NVS_DO_WATCH_IDLE,     /* tell of the next submission with WORK, at once */
-	NVS_DO_CLOSE_SLICE,    /* its gate is shut: follow what is in flight, with PENDING and ENDED. reason */
-	NVS_DO_COUNT_USED,     /* `used` more of this card, as part of what is reported as occupied */
-	NVS_DO_COUNT_BY,       /* wants: what this card is occupied is what COUNT_USED says; or no longer */
-	NVS_DO_TAKE_GRANT,     /* this card is granted anew or on new terms */
-	NVS_DO_DRAIN_TURN,     /* shut the gate and wait for all work, for `length` at most; then DRAINED */
-	NVS_DO_LOOK_DRAINED,   /* has all work ended that went through the shut gate? If so, DRAINED */
-	NVS_DO_OPEN_MEMORY,    /* let nothing leave any more; then PLACE */
-	NVS_DO_SHUT_MEMORY,    /* it may leave */
-	NVS_DO_FREE_MEMORY,    /* nobody tells any more where it is to be: bring all of it. wants: after a long wait */
-	NVS_DO_TELL_STUCK,     /* a drain, or with `wants` the end of a slice, passed its deadline of `length`: warn */
-	NVS_DO_REPORT,         /* a change that the table does not know: warn, with nvs_client_story */
+	NVS_DO_SET_GATE,        /* gate, length of the work that may be in flight or 0 */
+	NVS_DO_SEND_REQ_LOCK,   /* */
+	NVS_DO_SEND_RELEASED,   /* number, reason */
+	NVS_DO_SEND_REQ_TURN,   /* */
+	NVS_DO_SEND_TURN_OVER,  /* number, reason, used, length still in flight, wants; the shell adds what was busy */
+	NVS_DO_BEGIN_SLICE,     /* used since `at`, or from the next submission (0): tell of it with WORK */
+	NVS_DO_WATCH_IDLE,      /* tell of the next submission with WORK, at once */
+	NVS_DO_CLOSE_SLICE,     /* its gate is shut: follow what is in flight, with PENDING and ENDED. reason */
+	NVS_DO_COUNT_USED,      /* `used` more of this card, as part of what is reported as occupied */
+	NVS_DO_COUNT_BY,        /* wants: what this card is occupied is what COUNT_USED says; or no longer */
+	NVS_DO_TAKE_GRANT,      /* this card is granted anew or on new terms */
+	NVS_DO_DRAIN_TURN,      /* shut the gate and wait for all work, for `length` at most; then DRAINED */
+	NVS_DO_LOOK_DRAINED,    /* has all work ended that went through the shut gate? If so, DRAINED */
+	NVS_DO_OPEN_MEMORY,     /* let nothing leave any more; then PLACE */
+	NVS_DO_SHUT_MEMORY,     /* it may leave */
+	NVS_DO_FREE_MEMORY,     /* nobody tells any more where it is to be: bring all of it. wants: after a long wait */
+	NVS_DO_TELL_STUCK,      /* a drain, or with `wants` the end of a slice, passed its deadline of `length`: warn */
+	NVS_DO_REPORT,          /* a change that the table does not know: warn, with nvs_client_story */
+	NVS_DO_SET_ENTRY,       /* gate: an nvs_client_entry; length: the error where it is BROKEN */
+	NVS_DO_LOOK_HELD,       /* is anybody inside the held entry? Then HELD */
+	NVS_DO_LEAVE_CARDS,     /* shut the entry; lock, for `length` at most, and checkpoint; then LEFT */
+	NVS_DO_RETURN_TO_CARDS, /* shut the entry; restore and unlock; then RETURNED */
+	NVS_DO_LOOK_ROOM,       /* have the contexts room on all cards? Then ROOM */
+	NVS_DO_SEND_SLEPT,    /* number of the order, reason: an nvs_slept_outcome, used: the bar, length: the error */
+	NVS_DO_SEND_REQ_WAKE, /* number of the order */
+	NVS_DO_SEND_AWAKE,    /* number of the order, length: the error */
 };
 
 /* As in the gate: OPEN and PACED let submissions through, SHUT waits for a turn, REST for a slice. */
 enum nvs_client_gate { NVS_CLIENT_OPEN, NVS_CLIENT_PACED, NVS_CLIENT_SHUT, NVS_CLIENT_REST };
+
+/* As in the entry: calls pass, wait until all are out, wait while the contexts are away, or get an error. */
+enum nvs_client_entry { NVS_CLIENT_ENTRY_OPEN, NVS_CLIENT_ENTRY_HELD, NVS_CLIENT_ENTRY_SHUT, NVS_CLIENT_ENTRY_BROKEN };
 
 struct nvs_action {
 	uint32_t type;
@@ -132,13 +152,33 @@ struct nvs_card {
 
 #define NVS_STORY 24u
 
-/* One line of the recent story: an event, or a change of a card's slice. */
+enum nvs_line_kind {
+	NVS_LINE_EVENT, /* `what` is an nvs_event_type */
+	NVS_LINE_SLICE, /* an nvs_slice_change */
+	NVS_LINE_SLEEP, /* an nvs_sleep_change */
+};
+
+/* One line of the recent story: an event, or a change of a card's slice or of the client's sleep. */
 struct nvs_line {
 	uint64_t now;
-	uint8_t is_change; /* then `what` is an nvs_slice_change; else an nvs_event_type */
+	uint8_t kind; /* enum nvs_line_kind */
 	uint8_t what;
 	uint8_t card;
 	uint8_t state; /* before */
+};
+
+/* Of all cards together. */
+struct nvs_sleep_life {
+	uint8_t state;      /* enum nvs_sleep_state */
+	bool heard;         /* a scheduler knows of this client, and of the order */
+	bool called;        /* a thread waited since the entry was shut */
+	bool asked;         /* the scheduler was told so */
+	bool granted;       /* a turn, by a scheduler that knows nothing of sleep */
+	uint64_t order;     /* 0: of another connection */
+	uint64_t since;     /* the state changed */
+	uint64_t patience;  /* of the driver's lock, and of HOLDING */
+	uint64_t look_at;   /* without a scheduler: for room, if nobody calls */
+	uint64_t looked_at; /* the last time */
 };
 
 struct nvs_client {
@@ -171,6 +211,7 @@ struct nvs_client {
 	uint64_t told_at; /* that its work runs on */
 	uint64_t idle_since;
 	bool idle_wakes; /* somebody waited for the GPU then, and is about to wake */
+	struct nvs_sleep_life sleep;
 	/* of the last event */
 	uint64_t now;
 	bool waits, names;
@@ -198,6 +239,11 @@ NVS_CLIENT_API void nvs_client_story(const struct nvs_client *client, char *text
 bool nvs_client_follows(const struct nvs_client *client);
 /* A slice is held whose length ends it, so that a pause is worth to be seen at once. */
 bool nvs_client_may_end(const struct nvs_client *client);
+
+/* The contexts are on the cards, or nobody ever moved them. */
+bool nvs_client_is_awake(const struct nvs_client *client);
+/* They are off the cards, and nothing is under way. */
+bool nvs_client_is_away(const struct nvs_client *client);
 
 /* ---- the bill ---- */
 

@@ -48,7 +48,7 @@ uint64_t nvs_slice_budget(const struct nvs_client *client)
 static void change(struct nvs_client *client, struct nvs_card *card, enum nvs_slice_change change)
 {
 	uint8_t after = nvs_slice_after[card->state][change];
-	nvs_note(client, true, (uint8_t)change, (uint32_t)(card - client->cards), card->state);
+	nvs_note(client, NVS_LINE_SLICE, (uint8_t)change, (uint32_t)(card - client->cards), card->state);
 	if (after == NVS_ILLEGAL)
 		nvs_do_on(client, NVS_DO_REPORT, card);
 	else

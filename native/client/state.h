@@ -17,7 +17,9 @@ struct nvs_action *nvs_do(struct nvs_client *client, enum nvs_action_type type);
 struct nvs_action *nvs_do_on(struct nvs_client *client, enum nvs_action_type type, const struct nvs_card *card);
 /* Whatever decides about the gate has changed. */
 void nvs_refresh_gate(struct nvs_client *client);
-void nvs_note(struct nvs_client *client, bool is_change, uint8_t what, uint32_t card, uint8_t state);
+void nvs_note(struct nvs_client *client, enum nvs_line_kind kind, uint8_t what, uint32_t card, uint8_t state);
+/* The contexts are on the cards again: what came meanwhile is done now. */
+void nvs_wake_up(struct nvs_client *client);
 
 /* ---- slices.c ---- */
 
@@ -41,5 +43,22 @@ void nvs_forget_slices(struct nvs_client *client);
 /* How the gate stands while all cards are granted and exclusiveness does not matter. */
 enum nvs_client_gate nvs_slice_gate(const struct nvs_client *client);
 uint64_t nvs_slice_budget(const struct nvs_client *client);
+
+/* ---- sleep.c ---- */
+
+void nvs_on_sleep(struct nvs_client *client, const struct nvs_event *event);
+void nvs_on_wake(struct nvs_client *client, const struct nvs_event *event);
+void nvs_on_call(struct nvs_client *client);
+void nvs_on_call_for_turn(struct nvs_client *client);
+void nvs_on_held(struct nvs_client *client, const struct nvs_event *event);
+void nvs_on_left(struct nvs_client *client, const struct nvs_event *event);
+void nvs_on_room(struct nvs_client *client, const struct nvs_event *event);
+void nvs_on_returned(struct nvs_client *client, const struct nvs_event *event);
+void nvs_sleep_granted(struct nvs_client *client);
+void nvs_sleep_heard(struct nvs_client *client);
+void nvs_sleep_lost(struct nvs_client *client);
+void nvs_sleep_time(struct nvs_client *client);
+/* When sleep wants to know the time; 0: not before something happens. */
+uint64_t nvs_sleep_due(const struct nvs_client *client);
 
 #endif

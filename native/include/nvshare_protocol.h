@@ -1,4 +1,4 @@
-/* Generated from src/nvshare/wire/messages.py by `make generate`: do not edit.
+/* Generated from src/nvshare/wire by `make generate`: do not edit.
  *
  * The wire protocol for C. All integers are little-endian, all fields naturally aligned; text is UTF-8 in fixed fields
  * padded with zero bytes. Reserved bytes are sent as zeros and ignored when received. */
@@ -26,6 +26,8 @@
 #define NVS_FLAG_CAN_SWAP 1u
 /* REGISTER: the client may be larger than the card and runs with as much of its memory there as fits */
 #define NVS_FLAG_OVERSIZE 2u
+/* REGISTER: the client's contexts are off its cards; it never registers on the way out or in */
+#define NVS_FLAG_ASLEEP 4u
 /* REGISTER: the 7 bits of the flags from this one on are the percent that is guaranteed; 0: nothing */
 #define NVS_FLOOR_SHIFT 8u
 /* LOCK_OK: no other client runs on this GPU; keep little work in flight, so that a drain is short */
@@ -70,6 +72,12 @@ enum nvs_message_type {
 	NVS_TURN_OVER = 27,
 	NVS_SHARE = 28,
 	NVS_SHARE_REPLY = 29,
+	NVS_SLEEPABLE = 30,
+	NVS_SLEEP = 31,
+	NVS_SLEPT = 32,
+	NVS_REQ_WAKE = 33,
+	NVS_WAKE = 34,
+	NVS_AWAKE = 35,
 };
 
 /* Why a client gives up its grant. */
@@ -116,6 +124,42 @@ enum nvs_refusal_code {
 	NVS_REFUSAL_UNKNOWN_GPU = 3,
 	/* too many connections, or the core expelled the client */
 	NVS_REFUSAL_LIMIT = 4,
+};
+
+/* Why a client cannot sleep. */
+enum nvs_bar_reason {
+	/* it can */
+	NVS_BAR_NONE = 0,
+	/* the driver has no checkpoint calls */
+	NVS_BAR_DRIVER = 1,
+	/* the process has managed memory */
+	NVS_BAR_MANAGED = 2,
+	/* memory is shared with another process, or exported */
+	NVS_BAR_IPC = 3,
+	/* the process runs under MPS */
+	NVS_BAR_MPS = 4,
+	/* external or mapped memory of a graphics API */
+	NVS_BAR_GRAPHICS = 5,
+	/* the program has driver functions that do not pass the gate */
+	NVS_BAR_UNGATED = 6,
+	/* a debugger or profiler is attached */
+	NVS_BAR_DEBUGGER = 7,
+	/* memory that cannot leave the card */
+	NVS_BAR_PINNED = 8,
+	/* contexts of a kind that the driver cannot restore */
+	NVS_BAR_CONTEXTS = 9,
+};
+
+/* How a SLEEP ended. After all but the first the client is awake, with its contexts where they were. */
+enum nvs_slept_outcome {
+	/* the contexts are off all cards */
+	NVS_SLEPT_ASLEEP = 0,
+	/* the client cannot sleep: nothing was tried */
+	NVS_SLEPT_DECLINED = 1,
+	/* the driver refused */
+	NVS_SLEPT_FAILED = 2,
+	/* a thread wanted the driver before the lock: nothing was tried */
+	NVS_SLEPT_WOKE = 3,
 };
 
 /* The header of a frame. The payload follows. */
@@ -427,6 +471,61 @@ struct nvs_share_reply {
 	/* struct nvs_process_entry processes[process_count] */
 };
 
+/* Client to scheduler: can the client sleep? Sent after each REGISTER, and when the answer changes.
+ *
+ * A client that never sends it is never sent SLEEP. */
+struct nvs_sleepable {
+	/* BarReason */
+	uint32_t bar;
+	uint8_t reserved[4];
+	/* bytes, from a client that registered asleep: as SLEEP said it; 0: not known */
+	uint64_t context;
+};
+
+/* Scheduler to client: take your contexts off all cards. The client has no grant, and its targets are 0. */
+struct nvs_sleep {
+	/* 1, 2, 3 ... per registration; the answers repeat it */
+	uint64_t order;
+	/* the time-out of the driver's lock */
+	uint32_t lock_ms;
+	uint8_t reserved[4];
+	/* bytes that the client's context takes on a card at most; 0: not known */
+	uint64_t context;
+};
+
+/* Client to scheduler: how the SLEEP with this number ended. */
+struct nvs_slept {
+	uint64_t order;
+	/* SleptOutcome */
+	uint32_t outcome;
+	/* BarReason, with DECLINED */
+	uint32_t bar;
+	/* CUresult, with FAILED */
+	uint32_t error;
+	uint8_t reserved[4];
+};
+
+/* Client to scheduler: the client is asleep, and a thread of it wants the driver. */
+struct nvs_req_wake {
+	/* of the SLEEP; 0: the client registered asleep */
+	uint64_t order;
+};
+
+/* Scheduler to client: the room of your contexts is reserved on all your cards: restore and unlock. */
+struct nvs_wake {
+	/* of the SLEEP; 0: the client registered asleep */
+	uint64_t order;
+};
+
+/* Client to scheduler: the contexts are back. With an error they are not: the client stays asleep, and tries again only
+ * after another WAKE. */
+struct nvs_awake {
+	uint64_t order;
+	/* CUresult of the restore */
+	uint32_t error;
+	uint8_t reserved[4];
+};
+
 /* The bytes of each struct that the previous release sends too. Fields behind them may be missing: read as zeros. */
 enum {
 	nvs_header_least = 16,
@@ -459,6 +558,12 @@ enum {
 	nvs_share_least = 48,
 	nvs_process_entry_least = 16,
 	nvs_share_reply_least = 24,
+	nvs_sleepable_least = 16,
+	nvs_sleep_least = 24,
+	nvs_slept_least = 24,
+	nvs_req_wake_least = 8,
+	nvs_wake_least = 8,
+	nvs_awake_least = 16,
 };
 
 /* The compiler's layout is that of Python: where each field begins and ends, and the size of each struct. */
@@ -610,6 +715,29 @@ NVS_FIELD(nvs_share_reply, used, 8, 16);
 NVS_FIELD(nvs_share_reply, process_count, 16, 20);
 NVS_FIELD(nvs_share_reply, reserved, 20, 24);
 NVS_SIZE(nvs_share_reply, 24);
+NVS_FIELD(nvs_sleepable, bar, 0, 4);
+NVS_FIELD(nvs_sleepable, reserved, 4, 8);
+NVS_FIELD(nvs_sleepable, context, 8, 16);
+NVS_SIZE(nvs_sleepable, 16);
+NVS_FIELD(nvs_sleep, order, 0, 8);
+NVS_FIELD(nvs_sleep, lock_ms, 8, 12);
+NVS_FIELD(nvs_sleep, reserved, 12, 16);
+NVS_FIELD(nvs_sleep, context, 16, 24);
+NVS_SIZE(nvs_sleep, 24);
+NVS_FIELD(nvs_slept, order, 0, 8);
+NVS_FIELD(nvs_slept, outcome, 8, 12);
+NVS_FIELD(nvs_slept, bar, 12, 16);
+NVS_FIELD(nvs_slept, error, 16, 20);
+NVS_FIELD(nvs_slept, reserved, 20, 24);
+NVS_SIZE(nvs_slept, 24);
+NVS_FIELD(nvs_req_wake, order, 0, 8);
+NVS_SIZE(nvs_req_wake, 8);
+NVS_FIELD(nvs_wake, order, 0, 8);
+NVS_SIZE(nvs_wake, 8);
+NVS_FIELD(nvs_awake, order, 0, 8);
+NVS_FIELD(nvs_awake, error, 8, 12);
+NVS_FIELD(nvs_awake, reserved, 12, 16);
+NVS_SIZE(nvs_awake, 16);
 
 #undef NVS_END
 #undef NVS_FIELD

@@ -7,6 +7,7 @@
 #include "gate/meter.h"
 #include "ipc/ipc.h"
 #include "link/link.h"
+#include "link/sleep.h"
 #include "memory/memory.h"
 #include "memory/ordered/ordered.h"
 #include "memory/swap/mover.h"
@@ -26,6 +27,7 @@ static void child_after_fork(void)
 
 static void process_ends(void)
 {
+	nvs_sleep_end();
 	nvs_meter_stop();
 	nvs_mover_stop();
 }

@@ -8,8 +8,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-#define NVS_SIMULATED(symbol, class, since, reason) EXPORT void symbol(void);
-#define NVS_SIMULATED_PT(symbol, suffix, class, since, reason) EXPORT void symbol(void), symbol##suffix(void);
+#define NVS_SIMULATED(symbol, class, since, reason, takes) EXPORT void symbol(void);
+#define NVS_SIMULATED_PT(symbol, suffix, class, since, reason, takes) EXPORT void symbol(void), symbol##suffix(void);
 #include "surface.def"
 
 #define FIRST_PER_THREAD_VERSION 7000
@@ -21,8 +21,8 @@ struct symbol {
 };
 
 static const struct symbol symbols[] = {
-#define NVS_SIMULATED(symbol, class, since, reason) {#symbol, since, symbol, NULL},
-#define NVS_SIMULATED_PT(symbol, suffix, class, since, reason) {#symbol, since, symbol, symbol##suffix},
+#define NVS_SIMULATED(symbol, class, since, reason, takes) {#symbol, since, symbol, NULL},
+#define NVS_SIMULATED_PT(symbol, suffix, class, since, reason, takes) {#symbol, since, symbol, symbol##suffix},
 #include "surface.def"
 };
 

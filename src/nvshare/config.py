@@ -129,6 +129,37 @@ def _size(name: str, otherwise: str = "none") -> Variable[int | None]:
     return Variable(name, None, f"a size ({SIZE_FORMS})", parse_size, otherwise)
 
 
+@dataclass(frozen=True)
+class SleepAfter:
+    """When tasks are put to sleep."""
+
+    room: bool = True  # where the room of their contexts is needed
+    idle: float | None = None  # seconds without work after which they are anyway; None: never
+
+    def __str__(self) -> str:
+        if not self.room:
+            return "off"
+        return "auto" if self.idle is None else f"{self.idle:g}s"
+
+
+SLEEP_BOUNDS = (1, 7 * 86400)  # seconds
+SLEEP_FORMS = "auto, off, or a time from 1s to 7d such as 90s, 10m or 2h"
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_sleep_after(text: str) -> SleepAfter:
+    """``auto``, ``off``, or a time without work; else ``ValueError``."""
+    given = text.strip().lower()
+    if given in ("auto", "off"):
+        return SleepAfter(room=given == "auto")
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhd]?)", given, re.ASCII)
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+    low, high = SLEEP_BOUNDS
+    if not low <= seconds <= high:
+        raise ValueError(f"{text!r} is not allowed: {SLEEP_FORMS}")
+    return SleepAfter(idle=seconds)
+
+
 SCHEDULING_MODE = _choice("NVSHARE_SCHEDULING_MODE", MODES)
 MAX_RUNTIME = _whole("NVSHARE_MAX_RUNTIME_SEC", 300, 10, 86400)
 SWITCH_TIME_MODE = _choice("NVSHARE_SWITCH_TIME_MODE", SWITCH_TIMES)
@@ -138,6 +169,8 @@ COMPUTE_WINDOW = _whole("NVSHARE_COMPUTE_WINDOW_MS", 2000, 100, 60000)
 MEMORY_RESERVE = _whole("NVSHARE_MEMORY_RESERVE_PERCENT", 0, 0, 90)
 _HOST_SHARE = 0.8  # of the machine's memory; the rest stays for the programs themselves
 CARD_MEMORY = _size("NVSHARE_CARD_MEMORY", "the card, less its contexts")
+CONTEXTS_INSIDE = _switch("NVSHARE_CONTEXTS_INSIDE")
+SLEEP_AFTER = Variable("NVSHARE_SLEEP_AFTER", SleepAfter(), SLEEP_FORMS, parse_sleep_after)
 HOST_MEMORY = _size("NVSHARE_HOST_MEMORY", f"{_HOST_SHARE:.0%} of the machine's memory".replace("%", " %"))
 GPU_MEMORY_LIMIT = _size("NVSHARE_GPU_MEMORY_LIMIT")
 GPU_CORE_LIMIT = Variable(
@@ -217,6 +250,8 @@ class SchedulerConfig:
     compute_window: float = COMPUTE_WINDOW.default / 1000
     reserve_percent: int = MEMORY_RESERVE.default
     card_memory: int | None = None
+    contexts_inside: bool = False
+    sleep_after: SleepAfter = SLEEP_AFTER.default
     host_memory: int | None = None
     debug: bool = False
     defaulted: frozenset[str] = frozenset({"mode", "max_runtime"})
@@ -228,6 +263,8 @@ def scheduler_config(
     mode: str | None = None,
     quantum: int | None = None,
     card_memory: int | None = None,
+    contexts_inside: bool = False,
+    sleep_after: SleepAfter | None = None,
     debug: bool = False,
 ) -> SchedulerConfig:
     """The environment's settings, each replaced by the command line's where that is given."""
@@ -243,6 +280,8 @@ def scheduler_config(
         compute_window=environment.get(COMPUTE_WINDOW) / 1000,
         reserve_percent=environment.get(MEMORY_RESERVE),
         card_memory=card_memory if card_memory is not None else environment.get(CARD_MEMORY),
+        contexts_inside=contexts_inside or environment.get(CONTEXTS_INSIDE),
+        sleep_after=sleep_after or environment.get(SLEEP_AFTER),
         host_memory=environment.get(HOST_MEMORY),
         debug=debug or environment.get(DEBUG),
         defaulted=frozenset(defaulted),

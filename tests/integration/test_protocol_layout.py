@@ -31,6 +31,8 @@ CONSTANTS = {
     **{f"NVS_TURN_{reason.name}": int(reason) for reason in wire.TurnReason},
     **{f"NVS_DENY_{reason.name}": int(reason) for reason in wire.DenyReason},
     **{f"NVS_REFUSAL_{code.name}": int(code) for code in wire.RefusalCode},
+    **{f"NVS_BAR_{reason.name}": int(reason) for reason in wire.BarReason},
+    **{f"NVS_SLEPT_{outcome.name}": int(outcome) for outcome in wire.SleptOutcome},
 }
 
 

@@ -57,10 +57,18 @@ static struct {
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .streams = {{.alive = true, .blocking = true}}, .let_go_at = FAKE_HELD};
 
 struct nvs_real nvs_real;
+__thread int nvs_inside;
 
 bool nvs_resolve_driver(void)
 {
 	return true;
+}
+
+struct nvs_real_nvml nvs_nvml;
+
+bool nvs_resolve_nvml(void)
+{
+	return false;
 }
 
 void nvs_resolve_after_fork(void)
@@ -107,6 +115,14 @@ void nvs_ordered_stream_ends(CUstream stream)
 }
 
 void nvs_mover_stop(void)
+{
+}
+
+void nvs_mover_pause(void)
+{
+}
+
+void nvs_mover_resume(void)
 {
 }
 

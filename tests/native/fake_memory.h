@@ -167,21 +167,25 @@ bool nvs_gate_drain(uint32_t deadline_ms)
 
 /* The gate is never in the way of those that need memory: who has to wait there does what a test says first. */
 _Atomic uint32_t nvs_gate;
-__thread struct nvs_thread *nvs_self;
-static __thread struct nvs_thread fake_self;
 static void (*fake_at_gate)(void);
 
-void nvs_gate_enter_slow(CUstream stream)
+CUresult nvs_gate_enter_slow(CUstream stream)
 {
-	nvs_gate_enter_unmeasured();
+	return nvs_gate_enter_unmeasured();
 }
 
-void nvs_gate_enter_unmeasured(void)
+CUresult nvs_gate_enter_unmeasured(void)
 {
 	if (fake_at_gate != NULL)
 		fake_at_gate();
-	nvs_self = &fake_self;
-	fake_self.in_call = NVS_IN_CALL;
+	if (nvs_self == NULL)
+		nvs_thread_join();
+	nvs_self->in_call = NVS_IN_CALL;
+	return CUDA_SUCCESS;
+}
+
+void nvs_link_wake(void)
+{
 }
 
 void nvs_gate_leave_slow(void)

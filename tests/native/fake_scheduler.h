@@ -70,27 +70,30 @@ static inline uint16_t scheduler_receive(void *payload, size_t size)
 	return header.type;
 }
 
-/* The next frame of this type; USAGE may come at any time and is skipped, anything else out of order fails. */
+/* The next frame of this type; USAGE and SLEEPABLE may come at any time and are skipped, anything else out of order
+ * fails. */
 static inline void scheduler_expect(uint16_t type, void *payload, size_t size)
 {
 	uint16_t got;
 	do
 		got = scheduler_receive(payload, size);
-	while (got == NVS_USAGE && type != NVS_USAGE);
+	while (got != type && (got == NVS_USAGE || got == NVS_SLEEPABLE));
 	if (got != type)
 		fprintf(stderr, "expected message %u, got %u\n", type, got);
 	CHECK(got == type && scheduler.length >= size);
 }
 
-/* Nothing comes for a while; USAGE does not count. */
+/* Nothing comes for a while; USAGE and SLEEPABLE do not count. */
 static inline void scheduler_expect_silence(int for_ms)
 {
 	struct nvs_usage usage;
 	uint64_t end = nvs_now_ns() + (uint64_t)for_ms * NVS_NS_PER_MS;
 	for (uint64_t now = nvs_now_ns(); now < end; now = nvs_now_ns()) {
 		struct pollfd watched = {.fd = scheduler.client, .events = POLLIN};
-		if (poll(&watched, 1, (int)((end - now) / NVS_NS_PER_MS) + 1) > 0)
-			scheduler_expect(NVS_USAGE, &usage, sizeof(usage));
+		if (poll(&watched, 1, (int)((end - now) / NVS_NS_PER_MS) + 1) <= 0)
+			continue;
+		uint16_t got = scheduler_receive(&usage, sizeof(usage));
+		CHECK(got == NVS_USAGE || got == NVS_SLEEPABLE);
 	}
 }
 

@@ -193,7 +193,7 @@ static void nothing_is_measured_while_a_stream_captures(void)
 	uint64_t before = fake.timing_events_recorded;
 	/* WHEN there are more submissions than any stride */
 	fake.cost = 0;
-	for (unsigned i = 0; i < 2 * NVS_STRIDE_MAX; i++) {
+	for (unsigned i = 0; i < 2 * NVS_WINDOW_MAX; i++) {
 		fake_submit(working);
 		fake_submit(capturing);
 	}

@@ -81,8 +81,10 @@ static void a_refusal_for_the_version_is_final(void)
 		struct nvs_refused message = {.version = 9, .code = NVS_REFUSAL_VERSION, .reason = "too old"});
 	CHECK(result_of(attaching) == CUDA_SUCCESS);
 	CHECK(fake_submit(NULL) == CUDA_SUCCESS);
+	struct nvs_sleepable sleepable;
 	char byte;
-	CHECK(recv(scheduler.client, &byte, 1, 0) == 0); /* it hangs up */
+	scheduler_expect(NVS_SLEEPABLE, &sleepable, sizeof(sleepable)); /* it followed REGISTER */
+	CHECK(recv(scheduler.client, &byte, 1, 0) == 0);                /* and hangs up */
 	fcntl(scheduler.listening, F_SETFL, O_NONBLOCK);
 	nvs_sleep_ns(300 * NVS_NS_PER_MS);
 	CHECK(accept(scheduler.listening, NULL, NULL) < 0); /* and does not come back */

@@ -2,13 +2,12 @@
 
 #include <limits.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "compute_constants.h"
 #include "base/clock.h"
+#include "gate/entry.h"
 #include "gate/meter.h"
 #include "gate/state.h"
 #include "gate/streams.h"
@@ -17,68 +16,6 @@
 #define BYTES_PER_NS 128 /* every card sets memory at this rate, at least */
 
 _Atomic uint32_t nvs_gate;
-__thread struct nvs_thread *nvs_self;
-
-static _Atomic(struct nvs_thread *) threads;
-static pthread_key_t exit_key;
-static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
-
-/* ---- threads ---- */
-
-static void thread_ended(void *slot)
-{
-	struct nvs_thread *self = slot;
-	nvs_self = NULL;
-	atomic_store(&self->in_call, 0);
-	atomic_store(&self->taken, 0);
-}
-
-static void make_exit_key(void)
-{
-	pthread_key_create(&exit_key, thread_ended);
-}
-
-static struct nvs_thread *reuse_slot(void)
-{
-	for (struct nvs_thread *slot = atomic_load(&threads); slot != NULL; slot = slot->next) {
-		uint32_t free = 0;
-		if (atomic_load_explicit(&slot->taken, memory_order_relaxed) == 0 &&
-			atomic_compare_exchange_strong(&slot->taken, &free, 1))
-			return slot;
-	}
-	return NULL;
-}
-
-static struct nvs_thread *new_slot(void)
-{
-	struct nvs_thread *slot;
-	/* Without these two cache lines no submission can be made safely; a process that cannot get them waits for
-	 * memory. */
-	while ((slot = aligned_alloc(_Alignof(struct nvs_thread), sizeof(*slot))) == NULL)
-		nvs_sleep_ns(NVS_NS_PER_MS);
-	*slot = (struct nvs_thread){.taken = 1, .device = -1};
-	slot->next = atomic_load(&threads);
-	while (!atomic_compare_exchange_weak(&threads, &slot->next, slot))
-		;
-	return slot;
-}
-
-static struct nvs_thread *join_thread(void)
-{
-	pthread_once(&exit_key_once, make_exit_key);
-	struct nvs_thread *self = reuse_slot();
-	if (self == NULL)
-		self = new_slot();
-	self->next_sample = self->next_stop = atomic_load(&self->submissions);
-	self->next_pace = UINT64_MAX;
-	self->pass = NVS_GATE_OPEN;
-	self->random = (uint32_t)(uintptr_t)self ^ (uint32_t)nvs_now_ns() ^ 0x9e3779b9u;
-	self->sampled_at = nvs_now_ns();
-	self->sample = NULL;
-	nvs_self = self;
-	pthread_setspecific(exit_key, self);
-	return self;
-}
 
 /* ---- in and out ---- */
 
@@ -147,12 +84,36 @@ static void take_pass(struct nvs_thread *self, uint32_t word)
 		nvs_link_wake();
 }
 
-/* True: admitted, and *duty is what leave has to do. False: the flag is down, look at the gate again. */
-static bool admit(struct nvs_thread *self, CUstream stream, bool goes_by, uint32_t *duty)
+/* The thread's flag is raised, and it may go through a gate that is shut: but not where the entry is not open. False:
+ * the flag is down, look again, unless *refused is an answer. */
+static bool passes_entry(struct nvs_thread *self, CUresult *refused)
+{
+	if (atomic_load(&nvs_entry) == NVS_ENTRY_OPEN || atomic_load(&self->within) != 0)
+		return true;
+	atomic_store(&self->in_call, 0);
+	*refused = nvs_entry_wait();
+	return false;
+}
+
+/* A wait for the pace asks the driver, with the flag of a submission down. */
+static bool wait_for_pace(struct nvs_pace *crowded)
+{
+	if (nvs_entry_enter() != CUDA_SUCCESS)
+		return true;
+	bool paced = nvs_pace_wait(crowded);
+	nvs_entry_leave();
+	return paced;
+}
+
+/* True: admitted, and *duty is what leave has to do. False: the flag is down, look at the gate again, unless *refused
+ * is an answer. */
+static bool admit(struct nvs_thread *self, CUstream stream, bool goes_by, uint32_t *duty, CUresult *refused)
 {
 	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed);
 	uint32_t word = atomic_load(&nvs_gate);
 	if (!is_open(word)) {
+		if (!passes_entry(self, refused))
+			return false;
 		if (passes_shut_gate(stream) || (word == NVS_GATE_SHUT && use_pass()))
 			return true;
 		atomic_store(&self->in_call, 0);
@@ -166,7 +127,7 @@ static bool admit(struct nvs_thread *self, CUstream stream, bool goes_by, uint32
 	if (crowded == NULL)
 		return true;
 	atomic_store(&self->in_call, 0);
-	atomic_fetch_or(&unpaced, !nvs_pace_wait(crowded));
+	atomic_fetch_or(&unpaced, !wait_for_pace(crowded));
 	return false;
 }
 
@@ -180,18 +141,23 @@ static void count_out(struct nvs_thread *self)
 	atomic_fetch_add(&self->accounted, 1);
 }
 
-static void enter(CUstream stream, bool goes_by)
+static CUresult enter(CUstream stream, bool goes_by)
 {
-	struct nvs_thread *self = nvs_self != NULL ? nvs_self : join_thread();
+	struct nvs_thread *self = nvs_self != NULL ? nvs_self : nvs_thread_join();
 	uint32_t now = atomic_load_explicit(&self->in_call, memory_order_relaxed);
 	if (now != 0) {
 		atomic_store_explicit(&self->in_call, now + NVS_NESTED, memory_order_relaxed);
-		return;
+		return CUDA_SUCCESS;
 	}
 	uint32_t duty = 0;
+	CUresult refused = CUDA_SUCCESS;
 	do
 		atomic_store(&self->in_call, NVS_IN_CALL);
-	while (!admit(self, stream, goes_by, &duty));
+	while (!admit(self, stream, goes_by, &duty, &refused) && refused == CUDA_SUCCESS);
+	if (refused != CUDA_SUCCESS) {
+		atomic_store(&self->in_call, NVS_IN_CALL);
+		return refused;
+	}
 	nvs_link_active(); /* with the flag raised: a link that falls asleep now sees it */
 	uint64_t count = atomic_load_explicit(&self->submissions, memory_order_relaxed);
 	atomic_store_explicit(&self->submissions, count + 1, memory_order_relaxed);
@@ -202,42 +168,49 @@ static void enter(CUstream stream, bool goes_by)
 	uint64_t stop = self->next_sample < self->next_pace ? self->next_sample : self->next_pace;
 	self->next_stop = stop > count ? stop : count + 1; /* what was due for one that went by is so for the next */
 	if (duty == 0)
-		return;
+		return CUDA_SUCCESS;
 	self->stream = stream;
 	atomic_store_explicit(&self->in_call, NVS_IN_CALL | duty, memory_order_relaxed);
+	return CUDA_SUCCESS;
 }
 
-void nvs_gate_enter_slow(CUstream stream)
+CUresult nvs_gate_enter_slow(CUstream stream)
 {
-	enter(stream, false);
+	return enter(stream, false);
 }
 
 /* Never two in a row: of a thread that submits nothing else they count. */
-void nvs_gate_enter_sized(CUstream stream, uint64_t bytes)
+CUresult nvs_gate_enter_sized(CUstream stream, uint64_t bytes)
 {
 	struct nvs_thread *self = nvs_self;
 	bool goes_by = bytes / BYTES_PER_NS <= NVS_TINY_NS && self != NULL &&
 		       atomic_load_explicit(&self->submissions, memory_order_relaxed) != self->went_by;
-	if (goes_by || !nvs_gate_try_enter())
-		enter(stream, goes_by);
+	return goes_by || !nvs_gate_try_enter() ? enter(stream, goes_by) : CUDA_SUCCESS;
 }
 
-void nvs_gate_enter_unmeasured(void)
+CUresult nvs_gate_enter_unmeasured(void)
 {
-	struct nvs_thread *self = nvs_self != NULL ? nvs_self : join_thread();
+	struct nvs_thread *self = nvs_self != NULL ? nvs_self : nvs_thread_join();
 	uint32_t now = atomic_load_explicit(&self->in_call, memory_order_relaxed);
 	if (now != 0) {
 		atomic_store_explicit(&self->in_call, now + NVS_NESTED, memory_order_relaxed);
-		return;
+		return CUDA_SUCCESS;
 	}
-	for (;;) {
+	CUresult refused = CUDA_SUCCESS;
+	do {
 		atomic_store(&self->in_call, NVS_IN_CALL | NVS_NAMES);
+		if (nvs_gate_state() != NVS_GATE_SHUT)
+			return CUDA_SUCCESS;
+		if (!passes_entry(self, &refused))
+			continue;
 		/* A capture must be able to end, and while one is under way no memory leaves. */
-		if (nvs_gate_state() != NVS_GATE_SHUT || atomic_load(&nvs_captures) != 0 || use_pass())
-			return;
+		if (atomic_load(&nvs_captures) != 0 || use_pass())
+			return CUDA_SUCCESS;
 		atomic_store(&self->in_call, 0);
 		wait_at_gate(NVS_GATE_SHUT);
-	}
+	} while (refused == CUDA_SUCCESS);
+	atomic_store(&self->in_call, NVS_IN_CALL);
+	return refused;
 }
 
 void nvs_gate_leave_slow(void)
@@ -302,7 +275,7 @@ void nvs_gate_shut(void)
 
 bool nvs_gate_flags_down(void)
 {
-	for (struct nvs_thread *thread = atomic_load(&threads); thread != NULL; thread = thread->next)
+	for (struct nvs_thread *thread = nvs_threads_first(); thread != NULL; thread = thread->next)
 		if (atomic_load(&thread->in_call) != 0)
 			return false;
 	return true;
@@ -310,7 +283,7 @@ bool nvs_gate_flags_down(void)
 
 bool nvs_gate_quiet(void)
 {
-	for (struct nvs_thread *thread = atomic_load(&threads); thread != NULL; thread = thread->next) {
+	for (struct nvs_thread *thread = nvs_threads_first(); thread != NULL; thread = thread->next) {
 		uint32_t now = atomic_load(&thread->in_call);
 		if (now != 0 && !(now & NVS_NAMES))
 			return false;
@@ -322,7 +295,7 @@ bool nvs_gate_names(void)
 {
 	if (is_open(atomic_load(&nvs_gate)) && atomic_load(&waiting) != 0)
 		return true;
-	for (struct nvs_thread *thread = atomic_load(&threads); thread != NULL; thread = thread->next)
+	for (struct nvs_thread *thread = nvs_threads_first(); thread != NULL; thread = thread->next)
 		if (atomic_load(&thread->in_call) & NVS_NAMES)
 			return true;
 	return false;
@@ -416,7 +389,7 @@ bool nvs_gate_drain(uint32_t deadline_ms)
 uint64_t nvs_gate_submissions(void)
 {
 	uint64_t total = 0;
-	for (struct nvs_thread *thread = atomic_load(&threads); thread != NULL; thread = thread->next)
+	for (struct nvs_thread *thread = nvs_threads_first(); thread != NULL; thread = thread->next)
 		total += atomic_load_explicit(&thread->submissions, memory_order_relaxed);
 	return total;
 }
@@ -424,7 +397,7 @@ uint64_t nvs_gate_submissions(void)
 uint64_t nvs_gate_unaccounted(CUdevice device)
 {
 	uint64_t total = 0;
-	for (struct nvs_thread *thread = atomic_load(&threads); thread != NULL; thread = thread->next) {
+	for (struct nvs_thread *thread = nvs_threads_first(); thread != NULL; thread = thread->next) {
 		uint64_t accounted = atomic_load(&thread->accounted);
 		uint64_t made = atomic_load_explicit(&thread->submissions, memory_order_relaxed);
 		if (atomic_load(&thread->device) == device && made > accounted)
@@ -506,7 +479,7 @@ bool nvs_gate_watch_idle(void)
 
 void nvs_gate_after_fork(void)
 {
-	for (struct nvs_thread *thread = atomic_load(&threads); thread != NULL; thread = thread->next) {
+	for (struct nvs_thread *thread = nvs_threads_first(); thread != NULL; thread = thread->next) {
 		atomic_store(&thread->in_call, 0);
 		atomic_store(&thread->submissions, 0);
 		atomic_store(&thread->accounted, 0);
@@ -519,6 +492,7 @@ void nvs_gate_after_fork(void)
 			atomic_store(&thread->taken, 0);
 	}
 	atomic_store(&nvs_gate, NVS_GATE_OPEN);
+	nvs_entry_after_fork();
 	atomic_store(&used_since, 0);
 	atomic_store(&waiting, 0);
 	atomic_store(&passes, 0);

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "gate/threads.h"
 
 enum nvs_gate_state {
 	NVS_GATE_OPEN = 0,  /* submit */
@@ -24,54 +25,23 @@ enum nvs_gate_state {
 #define NVS_GATE_STATE 3u
 #define NVS_GATE_EPOCH 4u
 
-/* nvs_thread.in_call: 0 outside; inside, the sum of these. */
-#define NVS_IN_CALL 1u
-#define NVS_MEASURED 2u /* leave records the end of the sample that enter began */
-#define NVS_MARKER 4u   /* leave records a marker of the pace */
-#define NVS_NAMES 8u    /* submits nothing, but needs its memory to stay */
-#define NVS_NESTED 16u  /* once per submission made inside this one */
-
-struct nvs_sample;
-struct nvs_pace;
-
-/* One per thread, on its own cache lines, linked for ever into a list and reused after the thread ends. All but
- * in_call, taken and the atomic counters belong to the owning thread alone. */
-struct nvs_thread {
-	_Atomic uint32_t in_call;
-	_Atomic uint32_t taken;
-	_Atomic uint64_t submissions; /* cumulative */
-	uint64_t next_stop;           /* the value of `submissions` at which the next one goes the slow way */
-	uint32_t pass;                /* the gate's word under which the others need not */
-	uint32_t random;
-	uint64_t next_sample;       /* the value of `submissions` at which a submission is measured */
-	uint64_t next_pace;         /* and at which the pace is asked */
-	_Atomic uint64_t accounted; /* the value of `submissions` up to which they belong to a sample */
-	_Atomic int32_t device;     /* of the last sample: the rest is taken to go there too */
-	CUstream stream;            /* where the submission goes, when leave has something to record */
-	uint64_t sampled_at;        /* when the last sample began, ns */
-	struct nvs_sample *sample;
-	struct nvs_pace *pace; /* where the marker is due */
-	uint32_t marker;       /* which of its markers */
-	uint64_t went_by;      /* the value of `submissions` after the last one that did */
-	struct nvs_thread *next;
-} __attribute__((aligned(64)));
-
 extern _Atomic uint32_t nvs_gate __attribute__((visibility("hidden")));
-extern __thread struct nvs_thread *nvs_self __attribute__((visibility("hidden"), tls_model("initial-exec")));
 
 static inline enum nvs_gate_state nvs_gate_state(void)
 {
 	return (enum nvs_gate_state)(atomic_load(&nvs_gate) & NVS_GATE_STATE);
 }
 
-/* The slow ways in and out; see gate.c. `enter` returns with the flag raised. */
-void nvs_gate_enter_slow(CUstream stream);
+/* The slow ways in and out; see gate.c. `enter` returns with the flag raised. All return CUDA_SUCCESS, or the answer to
+ * give because the driver cannot be called (see entry.h): a thread that is inside the entry already is never refused.
+ */
+CUresult nvs_gate_enter_slow(CUstream stream);
 /* For what submits nothing but needs the memory to be there; it needs no slice. Followed by nvs_gate_leave. */
-void nvs_gate_enter_unmeasured(void);
+CUresult nvs_gate_enter_unmeasured(void);
 /* For a submission whose length is known to follow from so many bytes. A short one waits for the gate as all do, but
  * goes by beside those that are paced and measured: cuBLAS sets a few bytes before each matmul, and what one of them
  * costs says nothing about the other. */
-void nvs_gate_enter_sized(CUstream stream, uint64_t bytes);
+CUresult nvs_gate_enter_sized(CUstream stream, uint64_t bytes);
 void nvs_gate_leave_slow(void);
 
 /* True: the flag is raised and the caller may submit one thing that needs no measuring. False: nothing happened, go the
@@ -98,10 +68,9 @@ static inline void nvs_gate_lower_flag(void)
 
 /* Around every real call that submits work; `stream` is where the work goes. Not to be held while waiting for the
  * scheduler or for a lock. Nests: a submission made inside a submission passes. */
-static inline void nvs_gate_enter(CUstream stream)
+static inline CUresult nvs_gate_enter(CUstream stream)
 {
-	if (!nvs_gate_try_enter())
-		nvs_gate_enter_slow(stream);
+	return nvs_gate_try_enter() ? CUDA_SUCCESS : nvs_gate_enter_slow(stream);
 }
 
 static inline void nvs_gate_leave(void)

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "gate/entry.h"
 #include "gate/gate.h"
 #include "gate/upcalls.h"
 #include "resolve/context.h"
@@ -105,6 +106,8 @@ uint32_t nvs_context_count(CUdevice device)
 bool nvs_each_context(bool (*visit)(struct nvs_context *))
 {
 	bool all = true;
+	if (!nvs_entry_answers())
+		return false;
 	CUstreamCaptureMode mode = nvs_relax();
 	for (struct nvs_context *context = nvs_context_first(); context != NULL; context = context->next) {
 		CUcontext handle = atomic_load(&context->handle), popped;
@@ -239,18 +242,24 @@ static void capture_ended(CUstream stream)
 	do {                                                                                                           \
 		if (!nvs_resolve_driver() || nvs_real.name == NULL)                                                    \
 			return CUDA_ERROR_NOT_INITIALIZED;                                                             \
-	} while (0)
+	} while (0);                                                                                                   \
+	NVS_ENTER_DRIVER
 
+/* The wait for the turn is outside the entry: a process that waits for it may sleep. */
 #define BEGIN_CAPTURE(name, params, args, where)                                                                       \
-	NVS_EXPORT CUresult name params                                                                                \
+	static CUresult begin_##name params                                                                            \
 	{                                                                                                              \
 		REAL_OR_FAIL(name);                                                                                    \
+		return nvs_real.name args;                                                                             \
+	}                                                                                                              \
+	NVS_EXPORT CUresult name params                                                                                \
+	{                                                                                                              \
 		nvs_gate_enter_unmeasured(); /* what is captured names memory, which has to be there */                \
 		bool noted = capture_begins(where) != NULL;                                                            \
 		nvs_gate_leave();                                                                                      \
 		if (!noted)                                                                                            \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
-		CUresult result = nvs_real.name args;                                                                  \
+		CUresult result = begin_##name args;                                                                   \
 		if (result != CUDA_SUCCESS)                                                                            \
 			capture_ended(where);                                                                          \
 		return result;                                                                                         \

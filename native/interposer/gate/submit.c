@@ -1,6 +1,7 @@
 /* A wrapper for every function that submits work or needs its memory, made from the list. The common case is a handful
  * of instructions between the application and the driver, with one call that forwards the arguments where they are; all
  * else is behind that call, in the cold stand-in that takes the driver's place. */
+#include "gate/entry.h"
 #include "gate/gate.h"
 #include "resolve/resolve.h"
 
@@ -11,7 +12,9 @@ extern struct nvs_real nvs_real __attribute__((visibility("hidden")));
 	static __attribute__((noinline, cold)) CUresult slow_##name params                                             \
 	{                                                                                                              \
 		bool known = nvs_resolve_driver() && nvs_real.name != NULL;                                            \
-		nvs_gate_enter_slow((CUstream)(stream));                                                               \
+		CUresult refused = nvs_gate_enter_slow((CUstream)(stream));                                            \
+		if (refused != CUDA_SUCCESS)                                                                           \
+			return refused;                                                                                \
 		return known ? nvs_real.name args : CUDA_ERROR_NOT_INITIALIZED;                                        \
 	}                                                                                                              \
 	NVS_EXPORT CUresult name params                                                                                \
@@ -28,8 +31,9 @@ extern struct nvs_real nvs_real __attribute__((visibility("hidden")));
 	{                                                                                                              \
 		if (!nvs_resolve_driver() || nvs_real.name == NULL)                                                    \
 			return CUDA_ERROR_NOT_INITIALIZED;                                                             \
-		nvs_gate_enter_sized((CUstream)(stream), bytes);                                                       \
-		CUresult result = nvs_real.name args;                                                                  \
+		CUresult result = nvs_gate_enter_sized((CUstream)(stream), bytes);                                     \
+		if (__builtin_expect(result == CUDA_SUCCESS, 1))                                                       \
+			result = nvs_real.name args;                                                                   \
 		nvs_gate_leave();                                                                                      \
 		return result;                                                                                         \
 	}
@@ -38,8 +42,9 @@ extern struct nvs_real nvs_real __attribute__((visibility("hidden")));
 	{                                                                                                              \
 		if (!nvs_resolve_driver() || nvs_real.name == NULL)                                                    \
 			return CUDA_ERROR_NOT_INITIALIZED;                                                             \
-		nvs_gate_enter((CUstream)(stream));                                                                    \
-		CUresult result = nvs_real.name args;                                                                  \
+		CUresult result = nvs_gate_enter((CUstream)(stream));                                                  \
+		if (__builtin_expect(result == CUDA_SUCCESS, 1))                                                       \
+			result = nvs_real.name args;                                                                   \
 		nvs_gate_leave();                                                                                      \
 		nvs_gate_waited();                                                                                     \
 		return result;                                                                                         \
@@ -49,6 +54,7 @@ extern struct nvs_real nvs_real __attribute__((visibility("hidden")));
 	{                                                                                                              \
 		if (!nvs_resolve_driver() || nvs_real.name == NULL)                                                    \
 			return CUDA_ERROR_NOT_INITIALIZED;                                                             \
+		NVS_ENTER_DRIVER;                                                                                      \
 		CUresult result = nvs_real.name args;                                                                  \
 		nvs_gate_waited();                                                                                     \
 		return result;                                                                                         \
@@ -59,8 +65,9 @@ extern struct nvs_real nvs_real __attribute__((visibility("hidden")));
 	{                                                                                                              \
 		if (!nvs_resolve_driver() || nvs_real.name == NULL)                                                    \
 			return CUDA_ERROR_NOT_INITIALIZED;                                                             \
-		nvs_gate_enter_unmeasured();                                                                           \
-		CUresult result = nvs_real.name args;                                                                  \
+		CUresult result = nvs_gate_enter_unmeasured();                                                         \
+		if (__builtin_expect(result == CUDA_SUCCESS, 1))                                                       \
+			result = nvs_real.name args;                                                                   \
 		nvs_gate_leave();                                                                                      \
 		return result;                                                                                         \
 	}

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/bars.h"
+#include "gate/entry.h"
 #include "gate/gate.h"
 #include "ipc/ipc.h"
 #include "ipc/server.h"
@@ -62,7 +64,7 @@ NVS_EXPORT CUresult cuIpcGetMemHandle(void *handle, CUdeviceptr p)
 	NVS_PASS_INSIDE(cuIpcGetMemHandle, (handle, p));
 	struct nvs_allocation found;
 	if (handle == NULL || !nvs_table_find(p, &found) || found.is_view || found.import != NULL)
-		return nvs_real.cuIpcGetMemHandle(handle, p);
+		return nvs_bar_after(nvs_real.cuIpcGetMemHandle(handle, p), NVS_BAR_IPC);
 	if (!nvs_ipc_capable(&found)) {
 		if (!atomic_exchange(&said, true))
 			NVS_WARN("cuIpcGetMemHandle: this card and driver cannot share memory that nvshare moves; let "
@@ -72,5 +74,5 @@ NVS_EXPORT CUresult cuIpcGetMemHandle(void *handle, CUdeviceptr p)
 	nvs_inside++;
 	CUresult result = export_allocation(handle, &found);
 	nvs_inside--;
-	return result;
+	return nvs_bar_after(result, NVS_BAR_IPC);
 }

@@ -9,6 +9,8 @@
 
 #include "base/devices.h"
 #include "base/log.h"
+#include "base/bars.h"
+#include "gate/entry.h"
 #include "ipc/ipc.h"
 #include "ipc/server.h"
 #include "ipc/socket.h"
@@ -291,11 +293,11 @@ static CUresult open_handle(CUdeviceptr *p, const struct nvs_ipc_handle *handle,
 		NVS_PASS_INSIDE(name, (p, handle, flags));                                                             \
 		struct nvs_ipc_handle ours;                                                                            \
 		if (!nvs_ipc_handle_read(&handle, &ours))                                                              \
-			return nvs_real.name(p, handle, flags);                                                        \
+			return nvs_bar_after(nvs_real.name(p, handle, flags), NVS_BAR_IPC);                            \
 		nvs_inside++;                                                                                          \
 		CUresult result = open_handle(p, &ours, flags);                                                        \
 		nvs_inside--;                                                                                          \
-		return result;                                                                                         \
+		return nvs_bar_after(result, NVS_BAR_IPC);                                                             \
 	}
 
 OPENS(cuIpcOpenMemHandle)

@@ -8,6 +8,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/bars.h"
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/helper_thread.h"
@@ -175,6 +176,11 @@ CUresult nvs_link_attach(CUdevice device)
 	if (bit == 0 || !nvs_resolve_driver() || !device_uuid(device, uuid))
 		return CUDA_SUCCESS; /* the driver will say itself what is wrong with this device */
 	const struct nvs_env *env = nvs_env();
+	int shared = 0;
+	if (nvs_real.cuDeviceGetAttribute != NULL &&
+		nvs_real.cuDeviceGetAttribute(&shared, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device) == CUDA_SUCCESS &&
+		shared)
+		nvs_bar_raise(NVS_BAR_MPS);
 	bool can_swap = !env->swap_off && nvs_backing_supported(device);
 	pthread_mutex_lock(&nvs_link.lock);
 	bool answered = attach(device, uuid, can_swap);

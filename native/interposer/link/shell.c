@@ -9,6 +9,7 @@
 #include "gate/gate.h"
 #include "gate/meter.h"
 #include "link/looks.h"
+#include "link/sleep.h"
 #include "link/state.h"
 #include "memory/swap/mover.h"
 #include "memory/swap/residency.h"
@@ -140,7 +141,8 @@ static void report(const struct nvs_action *action)
 	char story[STORY_BYTES];
 	nvs_client_story(&nvs_shell_client, story, sizeof(story));
 	if (!told)
-		NVS_WARN("a fault of nvshare: a slice of device %d cannot change so; please report this: %s",
+		NVS_WARN("a fault of nvshare: a slice of device %d, or its sleep, cannot change so; please report "
+			 "this: %s",
 			nvs_link.gpus[action->card].device, story);
 	told = true;
 }
@@ -201,6 +203,15 @@ static void carry_out(const struct nvs_action *action)
 		return warn_stuck(action);
 	case NVS_DO_REPORT:
 		return report(action);
+	case NVS_DO_SET_ENTRY:
+	case NVS_DO_LOOK_HELD:
+	case NVS_DO_LEAVE_CARDS:
+	case NVS_DO_RETURN_TO_CARDS:
+	case NVS_DO_LOOK_ROOM:
+	case NVS_DO_SEND_SLEPT:
+	case NVS_DO_SEND_REQ_WAKE:
+	case NVS_DO_SEND_AWAKE:
+		return nvs_sleep_carry_out(action);
 	}
 }
 
@@ -294,6 +305,7 @@ void nvs_shell_announced(uint32_t gpu)
 uint64_t nvs_shell_round(void)
 {
 	nvs_shell_tell_facts();
+	nvs_sleep_tell_facts();
 	nvs_look(nvs_now_ns());
 	nvs_shell_feed((struct nvs_event){.type = NVS_EVENT_TIME});
 	return nvs_earlier(wake_at, nvs_look_due());
@@ -304,4 +316,5 @@ void nvs_shell_after_fork(void)
 	memset(&nvs_shell_client, 0, sizeof(nvs_shell_client));
 	wake_at = 0;
 	nvs_looks_after_fork();
+	nvs_sleep_after_fork();
 }

@@ -14,8 +14,10 @@
 #include "base/log.h"
 #include "link/link.h"
 #include "link/shell.h"
+#include "link/sleep.h"
 #include "memory/swap/mover.h"
 #include "memory/swap/residency.h"
+#include "resolve/resolve.h"
 
 #define RETRY_FIRST_NS (100 * NVS_NS_PER_MS)
 #define RETRY_LAST_NS NVS_NS_PER_S
@@ -184,6 +186,16 @@ static bool handle(uint16_t type, const void *payload, size_t length)
 		on_core_limit(cores.percent);
 		return true;
 	}
+	case NVS_SLEEP: {
+		MESSAGE(nvs_sleep, order);
+		nvs_sleep_ordered(&order);
+		return true;
+	}
+	case NVS_WAKE: {
+		MESSAGE(nvs_wake, order);
+		nvs_sleep_waken(&order);
+		return true;
+	}
 	case NVS_REFUSED: {
 		MESSAGE(nvs_refused, refused);
 		on_refused(&refused);
@@ -223,6 +235,7 @@ static void send_register(void)
 		.core_limit = env->core_limit,
 		.priority = env->priority,
 		.flags = NVS_FLAG_CAN_SWAP | (env->single_oversub ? NVS_FLAG_OVERSIZE : 0) |
+			 (nvs_client_is_away(&nvs_shell_client) ? NVS_FLAG_ASLEEP : 0) |
 			 env->core_floor << NVS_FLOOR_SHIFT,
 		.gpu_count = nvs_link.gpu_count,
 		.library = NVS_RELEASE,
@@ -243,6 +256,7 @@ static void send_register(void)
 	if (!nvs_socket_send(nvs_link.fd, NVS_REGISTER, ++nvs_link.frames_sent, &hello, sizeof(hello), entries,
 		    nvs_link.gpu_count * sizeof(entries[0])))
 		nvs_link.broken = true;
+	nvs_sleep_registering();
 }
 
 /* GPUs that the process took up after it registered. */
@@ -493,7 +507,8 @@ static uint64_t do_what_is_due(void)
 		thread.retry_wait = RETRY_SILENT_NS;
 		disconnect("it does not answer");
 	}
-	if (nvs_link.fd < 0 && !thread.never_retry && (now >= thread.retry_at || hurry))
+	bool settled = nvs_client_is_awake(&nvs_shell_client) || nvs_client_is_away(&nvs_shell_client);
+	if (nvs_link.fd < 0 && !thread.never_retry && settled && (now >= thread.retry_at || hurry))
 		connect_scheduler(now);
 	if (nvs_link.fd >= 0)
 		announce_new();
@@ -502,7 +517,7 @@ static uint64_t do_what_is_due(void)
 	follow(now);
 	if (!atomic_load(&nvs_link.asleep))
 		next = nvs_earlier(next, nvs_link.meter_at);
-	if (nvs_link.fd < 0 && !thread.never_retry)
+	if (nvs_link.fd < 0 && !thread.never_retry && settled)
 		next = nvs_earlier(next, thread.retry_at);
 	else if (registering)
 		next = nvs_earlier(next, patience);
@@ -512,6 +527,7 @@ static uint64_t do_what_is_due(void)
 void *nvs_link_thread(void *unused)
 {
 	pthread_setname_np(pthread_self(), "nvshare-link");
+	nvs_inside++;                  /* what the driver calls on behalf of this thread waits for nothing */
 	prctl(PR_SET_TIMERSLACK, 1ul); /* slices end to the microsecond, not to the default of 50 */
 	for (;;)
 		wait_for_something(do_what_is_due());

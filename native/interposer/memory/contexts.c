@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/devices.h"
+#include "gate/entry.h"
 #include "gate/gate.h"
 #include "gate/streams.h"
 #include "link/link.h"

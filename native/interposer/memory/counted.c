@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/list.h"
+#include "base/bars.h"
+#include "gate/entry.h"
 #include "link/link.h"
 #include "memory/array_size.h"
 #include "memory/memory.h"
@@ -190,6 +192,8 @@ NVS_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *p, size_t n, unsigned flags)
 	if (result == CUDA_SUCCESS)
 		result =
 			nvs_counted_confirm(nvs_real.cuMemAllocManaged(p, n, flags), NVS_COUNTED_POINTER, p, device, n);
+	if (result == CUDA_SUCCESS)
+		nvs_bar_raise(NVS_BAR_MANAGED);
 	nvs_inside--;
 	return result;
 }
@@ -206,8 +210,8 @@ static CUresult device_of_stream(CUstream stream, CUdevice *device)
 
 /* Stream-ordered memory is ours (ordered.c) where it can be. The rest comes from the driver's pool, where it may stay
  * when it is freed; it is counted by what the application holds. The four differ in the real call only. */
-#define ALLOC_ASYNC(name, params, args, pool, stream)                                                                  \
-	static __attribute__((noinline)) CUresult counted_##name params                                                \
+#define ALLOC_ASYNC(name, params, args, handle, where)                                                                 \
+	static CUresult counted_##name(CUdeviceptr *p, size_t n, CUmemoryPool pool, CUstream stream)                   \
 	{                                                                                                              \
 		CUdevice device;                                                                                       \
 		CUresult result = device_of_stream(stream, &device);                                                   \
@@ -217,16 +221,24 @@ static CUresult device_of_stream(CUstream stream, CUdevice *device)
 			result = nvs_counted_confirm(nvs_real.name args, NVS_COUNTED_POINTER, p, device, n);           \
 		return result;                                                                                         \
 	}                                                                                                              \
-	NVS_EXPORT CUresult name params                                                                                \
+	static __attribute__((noinline, cold)) CUresult slow_##name params                                             \
 	{                                                                                                              \
-		CUresult result;                                                                                       \
 		NVS_PASS_INSIDE(name, args);                                                                           \
 		if (p == NULL || n == 0)                                                                               \
 			return nvs_real.name args; /* for its error */                                                 \
 		nvs_inside++;                                                                                          \
-		if (!nvs_ordered_alloc(p, n, pool, stream, &result))                                                   \
-			result = counted_##name args;                                                                  \
+		CUresult result = nvs_ordered_alloc(p, n, handle, where, counted_##name);                              \
 		nvs_inside--;                                                                                          \
+		return result;                                                                                         \
+	}                                                                                                              \
+	NVS_EXPORT CUresult name params                                                                                \
+	{                                                                                                              \
+		if (__builtin_expect(p == NULL || n == 0 || !nvs_entry_try_enter(), 0))                                \
+			return slow_##name args;                                                                       \
+		nvs_inside++;                                                                                          \
+		CUresult result = nvs_ordered_alloc(p, n, handle, where, counted_##name);                              \
+		nvs_inside--;                                                                                          \
+		nvs_entry_leave_first();                                                                               \
 		return result;                                                                                         \
 	}
 
@@ -241,7 +253,7 @@ ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr * p, size_t n, CUmemoryPo
 /* Memory from cuMemAlloc may be freed this way too; it is parked until the stream's work is finished, like any other
  * free. */
 #define FREE_ASYNC(name, where)                                                                                        \
-	static __attribute__((noinline)) CUresult other_##name(CUdeviceptr p, CUstream stream)                         \
+	static CUresult other_##name(CUdeviceptr p, CUstream stream)                                                   \
 	{                                                                                                              \
 		CUresult result;                                                                                       \
 		if (nvs_memory_free(p, &result))                                                                       \
@@ -249,14 +261,22 @@ ALLOC_ASYNC(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr * p, size_t n, CUmemoryPo
 		struct counted *entry = take(NVS_COUNTED_POINTER, p);                                                  \
 		return freed(entry, nvs_real.name(p, stream));                                                         \
 	}                                                                                                              \
-	NVS_EXPORT CUresult name(CUdeviceptr p, CUstream stream)                                                       \
+	static __attribute__((noinline, cold)) CUresult slow_##name(CUdeviceptr p, CUstream stream)                    \
 	{                                                                                                              \
-		CUresult result;                                                                                       \
 		NVS_PASS_INSIDE(name, (p, stream));                                                                    \
 		nvs_inside++;                                                                                          \
-		if (!nvs_ordered_free_async(p, where, &result))                                                        \
-			result = other_##name(p, stream);                                                              \
+		CUresult result = nvs_ordered_free_async(p, where, other_##name);                                      \
 		nvs_inside--;                                                                                          \
+		return result;                                                                                         \
+	}                                                                                                              \
+	NVS_EXPORT CUresult name(CUdeviceptr p, CUstream stream)                                                       \
+	{                                                                                                              \
+		if (__builtin_expect(!nvs_entry_try_enter(), 0))                                                       \
+			return slow_##name(p, stream);                                                                 \
+		nvs_inside++;                                                                                          \
+		CUresult result = nvs_ordered_free_async(p, where, other_##name);                                      \
+		nvs_inside--;                                                                                          \
+		nvs_entry_leave_first();                                                                               \
 		return result;                                                                                         \
 	}
 

@@ -13,6 +13,7 @@
 
 #include "base/devices.h"
 #include "base/log.h"
+#include "gate/entry.h"
 #include "gate/gate.h"
 #include "ipc/ipc.h"
 #include "memory/counted.h"

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/bars.h"
+#include "gate/entry.h"
 #include "gate/gate.h"
 #include "ipc/ipc.h"
 #include "link/link.h"
@@ -194,7 +196,7 @@ bool nvs_memory_keep(CUdeviceptr p, size_t size)
 	return true;
 }
 
-#define KEEP_ON_CARD(name, params, args, p, size)                                                                      \
+#define KEEP_ON_CARD(name, params, args, p, size, bar)                                                                 \
 	NVS_EXPORT CUresult name params                                                                                \
 	{                                                                                                              \
 		NVS_PASS_INSIDE(name, args);                                                                           \
@@ -202,21 +204,21 @@ bool nvs_memory_keep(CUdeviceptr p, size_t size)
 		CUresult result = nvs_real.name args;                                                                  \
 		if (kept)                                                                                              \
 			nvs_gate_leave();                                                                              \
-		return result;                                                                                         \
+		return nvs_bar_after(result, bar);                                                                     \
 	}
 
 KEEP_ON_CARD(cuPointerSetAttribute, (const void *value, CUpointer_attribute attribute, CUdeviceptr p),
-	(value, attribute, p), p, 1)
+	(value, attribute, p), p, 1, NVS_BAR_NONE)
 KEEP_ON_CARD(cuMemGetHandleForAddressRange,
 	(void *handle, CUdeviceptr p, size_t size, int type, unsigned long long flags), (handle, p, size, type, flags),
-	p, size)
+	p, size, NVS_BAR_IPC)
 KEEP_ON_CARD(cuMulticastBindAddr,
 	(CUmemGenericAllocationHandle group, size_t offset, CUdeviceptr p, size_t size, unsigned long long flags),
-	(group, offset, p, size, flags), p, size)
+	(group, offset, p, size, flags), p, size, NVS_BAR_IPC)
 KEEP_ON_CARD(cuMulticastBindAddr_v2,
 	(CUmemGenericAllocationHandle group, CUdevice device, size_t offset, CUdeviceptr p, size_t size,
 		unsigned long long flags),
-	(group, device, offset, p, size, flags), p, size)
+	(group, device, offset, p, size, flags), p, size, NVS_BAR_IPC)
 KEEP_ON_CARD(cuLogicalEndpointBindAddr,
 	(cuuint32_t endpoint, CUdevice device, cuuint64_t offset, void *p, cuuint64_t size, unsigned long long flags),
-	(endpoint, device, offset, p, size, flags), (uintptr_t)p, size)
+	(endpoint, device, offset, p, size, flags), (uintptr_t)p, size, NVS_BAR_IPC)

@@ -6,12 +6,12 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "base/env.h"
-#include "base/log.h"
 #include "resolve/libc_symbols.h"
+#include "resolve/passes.h"
 #include "resolve/unknown.h"
 
 struct nvs_real nvs_real;
+struct nvs_passed nvs_passed;
 struct nvs_real_nvml nvs_nvml;
 __thread int nvs_inside;
 
@@ -61,6 +61,9 @@ static const struct hook driver_hooks[] = {
 #define NVS_SUBMIT(name, params, args, stream) {#name, (void *)name},
 #define NVS_HOOK(name, params, args) {#name, (void *)name},
 #include "hooks.def"
+#define NVS_PASSED_HOOK(symbol, takes) {#symbol, (void *)symbol},
+#define NVS_SURFACE(symbol, class, since, reason, takes) NVS_UNLESS_HOOKED(reason, NVS_PASSED_HOOK)(symbol, takes)
+#include "surface.def"
 };
 
 static const struct hook nvml_hooks[] = {
@@ -71,7 +74,7 @@ static const struct hook nvml_hooks[] = {
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* Power of two and at least four times the hooks, so that a probe is short. */
-#define SLOTS 2048u
+#define SLOTS 4096u
 _Static_assert(COUNT(driver_hooks) * 4 < SLOTS, "grow SLOTS");
 
 /* Name -> is it hooked? Filled at the first lookup, then only read. */
@@ -162,6 +165,9 @@ static void fill_driver(void *handle)
 {
 #define NVS_FUNCTION(ret, name, params) *(void **)&nvs_real.name = nvs_real_dlsym(handle, #name);
 #include "hooks.def"
+#define NVS_RESOLVE_PASSED(symbol, takes) *(void **)&nvs_passed.symbol = nvs_real_dlsym(handle, #symbol);
+#define NVS_SURFACE(symbol, class, since, reason, takes) NVS_UNLESS_HOOKED(reason, NVS_RESOLVE_PASSED)(symbol, takes)
+#include "surface.def"
 	for (size_t i = 0; i < COUNT(driver_hooks); i++) {
 		void *real = nvs_real_dlsym(handle, driver_hooks[i].name);
 		if (real != NULL)
@@ -239,8 +245,9 @@ static void *answer(const struct hook *hook, void *real)
 static void note_lookup(void *handle, const char *name)
 {
 	bool is_driver = name != NULL && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
-	if (is_driver && atomic_load(&driver_state) == RESOLVED && nvs_env()->debug)
-		nvs_unknown_note(name, nvs_libc_dlsym(handle, name));
+	void *found = is_driver ? nvs_libc_dlsym(handle, name) : NULL;
+	if (found != NULL && nvs_resolve_driver())
+		nvs_unknown_note(name, found);
 }
 
 __attribute__((visibility("hidden"), used)) void *nvs_route_dlsym(void *handle, const char *name)
@@ -264,35 +271,4 @@ __attribute__((visibility("hidden"), used)) void *nvs_route_dlvsym(void *handle,
 	if (hook == NULL || nvs_inside || handle == RTLD_NEXT)
 		return NULL;
 	return answer(hook, nvs_libc_dlvsym(handle, name, version));
-}
-
-/* ---- cuGetProcAddress: ask the driver, then put our wrapper in the place of what it returned ---- */
-
-static void *in_place_of(const char *name, void *real)
-{
-	void *wrapper = nvs_wrapper_for(real);
-	if (wrapper == real)
-		nvs_unknown_note(name, real);
-	return wrapper;
-}
-
-NVS_EXPORT CUresult cuGetProcAddress(const char *name, void **pfn, int version, cuuint64_t flags)
-{
-	if (!nvs_resolve_driver() || nvs_real.cuGetProcAddress == NULL)
-		return CUDA_ERROR_NOT_INITIALIZED;
-	CUresult result = nvs_real.cuGetProcAddress(name, pfn, version, flags);
-	if (result == CUDA_SUCCESS && pfn != NULL && *pfn != NULL)
-		*pfn = in_place_of(name, *pfn);
-	return result;
-}
-
-NVS_EXPORT CUresult cuGetProcAddress_v2(
-	const char *name, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
-{
-	if (!nvs_resolve_driver() || nvs_real.cuGetProcAddress_v2 == NULL)
-		return CUDA_ERROR_NOT_INITIALIZED;
-	CUresult result = nvs_real.cuGetProcAddress_v2(name, pfn, version, flags, status);
-	if (result == CUDA_SUCCESS && pfn != NULL && *pfn != NULL)
-		*pfn = in_place_of(name, *pfn);
-	return result;
 }

@@ -51,17 +51,4 @@ void *nvs_real_dlsym(void *handle, const char *name);
 /* Set while this thread is inside the library: hooks pass straight through. */
 extern __thread int nvs_inside __attribute__((tls_model("initial-exec")));
 
-/* First line of a wrapper: finds the driver, and lets calls made from inside the library through untouched. */
-#define NVS_PASS_INSIDE(name, args)                                                                                    \
-	do {                                                                                                           \
-		if (__builtin_expect(nvs_real.name == NULL, 0)) {                                                      \
-			if (!nvs_resolve_driver())                                                                     \
-				return CUDA_ERROR_NO_DEVICE;                                                           \
-			if (nvs_real.name == NULL)                                                                     \
-				return CUDA_ERROR_NOT_SUPPORTED;                                                       \
-		}                                                                                                      \
-		if (nvs_inside)                                                                                        \
-			return nvs_real.name args;                                                                     \
-	} while (0)
-
 #endif

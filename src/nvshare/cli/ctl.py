@@ -29,6 +29,8 @@ _ORIGINS = {
     "run": " (from nvshare run {option})",
     "environment": " (from its {variable})",
 }
+_ASLEEP = {"asleep": "sleeps", "called": "sleeps, and is about to wake", "waking": "wakes"}
+_AWAKE = {"awake": "is awake", "leaving": "is awake", "ordered": "falls asleep: ask again", "waking": "wakes"}
 _ON_OFF = {"on": True, "off": False}
 
 
@@ -80,6 +82,7 @@ def main(
     nvsharectl -T 30                     fixed quantum of 30 seconds
     nvsharectl -S off                    no turns at all
     nvsharectl reset --all               as the scheduler was started
+    nvsharectl sleep --pid 4711          off its GPUs until it wants them
 
     What is set here outlives a restart of the scheduler, until reset takes it back.
     """
@@ -159,14 +162,31 @@ _NONE = "none: back to what the run, the pod or its environment says"
 
 def _whose(command: Callable[..., None]) -> Callable[..., None]:
     """Options that name a group."""
+    return _naming(command, "Whose quota: ", "the group of ")
+
+
+def _whom(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that name one client, or all of a group."""
+    return _naming(command, "Whom: ", "")
+
+
+def _naming(command: Callable[..., None], asked: str, of: str) -> Callable[..., None]:
     for option in (
-        click.option("--run", metavar="RUN", help="Whose quota: this `nvshare run` or lease, by number or name."),
-        click.option("--pod", metavar="NAMESPACE/NAME", help="Whose quota: this pod."),
-        click.option("--pid", type=int, help="Whose quota: the group of this process."),
-        click.option("--client", metavar="ID", help="Whose quota: the group of this client (16 hex digits)."),
+        click.option("--run", metavar="RUN", help=f"{asked}this `nvshare run` or lease, by number or name."),
+        click.option("--pod", metavar="NAMESPACE/NAME", help=f"{asked}this pod."),
+        click.option("--pid", type=int, help=f"{asked}{of}this process."),
+        click.option("--client", metavar="ID", help=f"{asked}{of}this client (16 hex digits)."),
     ):
         command = option(command)
     return command
+
+
+def _target(options: dict[str, Any]) -> dict[str, Any]:
+    """The one that is named."""
+    targets = {name: options[name] for name in _TARGETS if options[name] is not None}
+    if len(targets) != 1:
+        fail("give one of --client, --pid, --pod, --run", 2)
+    return targets
 
 
 @main.command("set")
@@ -218,6 +238,40 @@ def reset(socket: Path, /, settings: bool, everything: bool, **options: Any) -> 
         click.echo(describe_settings(answer["settings"]))
     for group in answer["groups"]:
         click.echo(_describe_group(group) if "priority" in group else f"{group['id']}: not here, forgotten")
+
+
+@main.command()
+@_whom
+@click.pass_obj
+def sleep(socket: Path, /, **options: Any) -> None:
+    """Put a task to sleep: its memory and its contexts leave its GPUs. It wakes by itself when it wants them.
+
+    A user may do this to his own tasks, an operator to all.
+
+    \b
+    nvsharectl sleep --pid 4711
+    nvsharectl sleep --run notebook
+    """
+    for client in _ask(socket, "sleep", target=_target(options))["clients"]:
+        click.echo(f"client {client['id']} (pid {client['pid']}) {_ASLEEP.get(client['sleep'], _sleeps_soon(client))}")
+
+
+@main.command()
+@_whom
+@click.pass_obj
+def wake(socket: Path, /, **options: Any) -> None:
+    """Wake a task that sleeps, as soon as there is room for its contexts; also one that could not be woken before.
+
+    \b
+    nvsharectl wake --pid 4711
+    """
+    for client in _ask(socket, "wake", target=_target(options))["clients"]:
+        click.echo(f"client {client['id']} (pid {client['pid']}) {_AWAKE.get(client['sleep'], 'waits for room')}")
+
+
+def _sleeps_soon(client: dict[str, Any]) -> str:
+    reason = client["cannot_sleep"]
+    return "sleeps when its memory has left its GPUs" if reason is None else f"stays awake: {reason}"
 
 
 def _limits(mem: str | None, cores: str | None, priority: str | None) -> dict[str, Any]:

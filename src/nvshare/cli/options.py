@@ -47,6 +47,7 @@ class _Parsed(_Value):
 
 
 SIZE = _Parsed("size", config.parse_size)
+SLEEP_AFTER = _Parsed("when", config.parse_sleep_after)
 CORES = _Parsed("percent", Cores.parse)
 CORES_HELP = "in percent of one GPU (60 caps, 30..60 also guarantees 30, 30.. only guarantees), 1 to 99; 100: no quota"
 

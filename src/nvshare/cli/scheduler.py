@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from nvshare import __version__, config
-from nvshare.cli.options import SIZE, PlainCommand, Seconds, fail
+from nvshare.cli.options import SIZE, SLEEP_AFTER, PlainCommand, Seconds, fail
 from nvshare.daemon.exclusive import Unavailable
 from nvshare.daemon.serve import Listening, serve
 from nvshare.gpu.cards import Card, NoCards, NvmlCards, ProcessMemory
@@ -32,6 +32,14 @@ _LOOK_AGAIN = 10.0  # seconds between two looks for a GPU on a node that has non
     "--card-memory",
     type=SIZE,
     help="Bytes all tasks together may allocate on a card, e.g. 16GiB (NVSHARE_CARD_MEMORY).",
+)
+@click.option("--contexts-inside", is_flag=True, help="These bytes hold the contexts too (NVSHARE_CONTEXTS_INSIDE).")
+@click.option(
+    "--sleep-after",
+    type=SLEEP_AFTER,
+    metavar="WHEN",
+    help="auto: contexts of tasks leave a card where room is needed; 10m: also after so long without work; off "
+    "(NVSHARE_SLEEP_AFTER).",
 )
 @click.option("--mode", type=click.Choice(config.MODES), help="How tasks share a card (NVSHARE_SCHEDULING_MODE).")
 @click.option(
@@ -56,6 +64,8 @@ def main(
     socket_path: Path | None,
     user: bool,
     card_memory: int | None,
+    contexts_inside: bool,
+    sleep_after: config.SleepAfter | None,
     mode: str | None,
     tq: int | None,
     debug: bool,
@@ -71,13 +81,22 @@ def main(
     nvshare-scheduler --user                for yourself, no root needed
     nvshare-scheduler --card-memory 16GiB   tasks share 16 GiB of each card
     nvshare-scheduler --mode serial --tq 30 one task at a time, 30 s each
+    nvshare-scheduler --sleep-after 10m     idle tasks leave nothing on their card
 
     `nvshare run` starts one by itself when none answers. Stop it with Ctrl-C or SIGTERM: tasks keep running.
     """
     if detach:
         _go_to_background()
     environment = config.Environment()
-    settings = config.scheduler_config(environment, mode=mode, quantum=tq, card_memory=card_memory, debug=debug)
+    settings = config.scheduler_config(
+        environment,
+        mode=mode,
+        quantum=tq,
+        card_memory=card_memory,
+        contexts_inside=contexts_inside,
+        sleep_after=sleep_after,
+        debug=debug,
+    )
     log = config.configure_logging(settings.debug)
     for warning in environment.warnings:
         log.warning("%s", warning)

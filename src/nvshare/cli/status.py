@@ -22,6 +22,13 @@ Snapshot = dict[str, Any]
 _WHOLE = 100  # percent
 _CHUNK = 128 << 20  # bytes; memory moves in pieces of this size, less is only room for one
 _NARROWEST = 12  # columns that a name gets at least before it is broken into lines
+_SLEEP = {
+    "leaving": "is about to sleep: its memory leaves its GPUs",
+    "ordered": "falls asleep",
+    "asleep": "sleeps: it has nothing on its GPUs",
+    "called": "is about to wake: room is made for its context",
+    "waking": "wakes",
+}
 _SETTING_NAMES = {"mode": "mode", "quantum": "quantum", "anti_thrash": "anti-thrash"}
 
 
@@ -235,6 +242,17 @@ def _explanations(snapshot: Snapshot) -> Iterator[str]:
                 yield f"{where} waits for {gpu['waiting_for_turn']}"
             if gpu["moving"] >= _CHUNK:
                 yield f"{where} moves {config.format_size(gpu['moving'])}"
+        if client.get("sleep") in _SLEEP:
+            yield f"{client['id']} {_SLEEP[client['sleep']]}"
+    yield from _cannot_sleep(snapshot)
+
+
+def _cannot_sleep(snapshot: Snapshot) -> Iterator[str]:
+    """Tasks that keep their context while others sleep."""
+    if any(client.get("sleep", "awake") != "awake" for client in snapshot["clients"]):
+        for client in snapshot["clients"]:
+            if client.get("cannot_sleep") is not None:
+                yield f"{client['id']} cannot sleep: {client['cannot_sleep']}"
 
 
 def _set_by_operators(group: dict[str, Any]) -> Iterator[str]:

@@ -134,6 +134,24 @@ class PrepareSwapOut(Command):
 
 
 @dataclass(frozen=True)
+class GoToSleep(Command):
+    """SLEEP: take your contexts off all cards. The driver's lock may take so many seconds."""
+
+    client: int
+    order: int
+    lock: float
+    context: int  # bytes that its context takes on a card at most; 0: not known
+
+
+@dataclass(frozen=True)
+class WakeUp(Command):
+    """WAKE: the room of the client's contexts is reserved on all its cards."""
+
+    client: int
+    order: int
+
+
+@dataclass(frozen=True)
 class SetLimit(Command):
     """UPDATE_LIMIT: the group's memory quota on this GPU (None: none) and the declared card."""
 

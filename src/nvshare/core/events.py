@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from nvshare.core.policy.membership import Process
 from nvshare.core.settings import Cores, Mode, Priority, SliceEnd, SwitchTime
+from nvshare.core.sleep.state import Bar, Outcome
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class GpuAdded(Event):
     total: int
     name: str = ""
     declared: int | None = None  # what all tasks together may allocate; None: total less reserve and contexts
+    contexts_inside: bool = False  # the declared size holds the contexts too
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class ClientRegistered(Event):
     pod_name: str = ""  # counts only where the process is in a pod
     pod_namespace: str = ""
     can_swap: bool = False
+    asleep: bool = False  # its contexts are on no card
     oversize: bool = False  # it may be larger than a card
     mem_limit: int | None = None  # start values from the environment, used where the group has none
     core_limit: Cores | None = None
@@ -138,6 +141,57 @@ class MemoryUpdated(Event):
     host: int = 0
     pinned: int = 0
     applied: int = 0  # number of the last SetResidency that the client keeps to
+
+
+@dataclass(frozen=True)
+class SleepableSaid(Event):
+    """The client says whether it can sleep. ``context``: bytes, from one that registered asleep; 0: not known."""
+
+    client: int
+    bar: Bar
+    context: int = 0
+
+
+@dataclass(frozen=True)
+class SleepEnded(Event):
+    """How an order to sleep ended. All but one outcome leave the client awake."""
+
+    client: int
+    order: int
+    outcome: Outcome
+    bar: Bar = Bar.NONE
+    error: int = 0  # CUresult
+
+
+@dataclass(frozen=True)
+class WakeRequested(Event):
+    """The client is asleep, and a thread of it wants the driver."""
+
+    client: int
+    order: int
+
+
+@dataclass(frozen=True)
+class WakeEnded(Event):
+    """The client's contexts are back; with an error they are not, and it sleeps on."""
+
+    client: int
+    order: int
+    error: int = 0  # CUresult
+
+
+@dataclass(frozen=True)
+class SleepOrdered(Event):
+    """An operator puts a client to sleep."""
+
+    client: int
+
+
+@dataclass(frozen=True)
+class WakeOrdered(Event):
+    """An operator wakes a client."""
+
+    client: int
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,22 @@ from nvshare.core.memory.turns import Turns
 from nvshare.core.policy.membership import pod_group
 from nvshare.core.policy.placement import WHOLE, floor_of, reserved
 from nvshare.core.settings import Mode
+from nvshare.core.sleep.invariants import SLEEP_INVARIANTS
+from nvshare.core.sleep.sleepers import Sleepers
 from nvshare.core.state import Attachment, Client, GpuState, Lease, Node, Reserved, Standing
 
 EPSILON = 1e-6  # seconds; times are sums of floats
 
 
-def check(node: Node, turns: Turns, slices: Slices) -> None:
+def check(node: Node, turns: Turns, slices: Slices, sleepers: Sleepers) -> None:
     for name, invariant in INVARIANTS.items():
         for detail in invariant(node, turns):
             raise InvariantBroken(name, detail, node)
     for name, invariant_of_slices in COMPUTE_INVARIANTS.items():
         for detail in invariant_of_slices(node, slices):
+            raise InvariantBroken(name, detail, node)
+    for name, invariant_of_sleep in SLEEP_INVARIANTS.items():
+        for detail in invariant_of_sleep(node, sleepers):
             raise InvariantBroken(name, detail, node)
 
 
@@ -68,7 +73,8 @@ def _sums_agree(node: Node, turns: Turns) -> Iterator[str]:
             ("host", gpu.host, sum(attachment.host for attachment in attachments)),
             ("wanted", gpu.wanted, sum(attachment.wanted for attachment in attachments)),
             ("lacking", len(gpu.lacking), sum(not attachment.whole for attachment in attachments)),
-            ("contexts", gpu.contexts, sum(attachment.context for attachment in attachments)),
+            ("contexts", gpu.contexts, sum(attachment.context_here for attachment in attachments)),
+            ("contexts away", gpu.contexts_away, sum(one.context - one.context_here for one in attachments)),
             ("running", gpu.allocated_running, sum(attachment.allocated for attachment in gpu.running.values())),
         )
         for what, booked, real in sums:
@@ -211,6 +217,7 @@ def _memory_moves(node: Node, turns: Turns) -> Iterator[str]:
         for attachment in chosen(turns.node.settings, gpu) if gpu.lacking else ():
             there = attachment.resident >= attachment.need or gpu.held <= limit(gpu)
             comes = attachment.whole or (attachment.bound >= attachment.need and there)
+            comes = comes or not attachment.client.sleep.is_here  # the invariants of sleep say more
             if not comes and not (gpu.draining or gpu.pending or _gives_up(gpu) or _works_on(attachment)):
                 yield f"{attachment.client.hex} waits for memory on {gpu.uuid}, and nothing moves"
 
@@ -223,7 +230,13 @@ def _works_on(attachment: Attachment) -> bool:
 
 
 def _gives_up(gpu: GpuState) -> bool:
-    return any(attachment.held > attachment.bound or attachment.silent for attachment in gpu.attachments.values())
+    return any(
+        attachment.held > attachment.bound
+        or attachment.silent
+        or attachment.client.sleep.moves
+        or any(other.standing is Standing.DRAINING for other in attachment.client.gpus.values())
+        for attachment in gpu.attachments.values()
+    )
 
 
 def _first_come_first_served(node: Node, turns: Turns) -> Iterator[str]:

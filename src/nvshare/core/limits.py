@@ -7,7 +7,7 @@ from collections import Counter
 from nvshare.core.commands import Level, Log, SetCoreLimit, SetLimit
 from nvshare.core.events import LimitsChanged, Pod
 from nvshare.core.floors import Floors
-from nvshare.core.memory.headroom import MIB
+from nvshare.core.memory.headroom import MIB, attainable
 from nvshare.core.memory.policy.capacity import is_material
 from nvshare.core.policy.membership import pod_group
 from nvshare.core.settings import SIZE_MAX, Cores, Priority
@@ -122,8 +122,9 @@ class Limits:
 
     def announce_card(self, gpu: GpuState) -> None:
         """Tell the clients of a card its size, if it changed enough to matter to them."""
-        if is_material(gpu.announced, gpu.capacity, gpu.total, gpu.declared):
-            gpu.announced = gpu.capacity
+        size = attainable(gpu)
+        if is_material(gpu.announced, size, gpu.total, None if gpu.holds_contexts else gpu.declared):
+            gpu.announced = size
             for attachment in gpu.attachments.values():
                 self.send_memory(attachment.client, gpu)
 

@@ -97,6 +97,12 @@ class Members:
             found = [known or self._client_named(kind, name)]
         return tuple(group for group in found if group in self.node.groups)
 
+    def clients_named(self, kind: str, name: str) -> tuple[int, ...]:
+        """The clients that an operator means: one by ``client`` or ``pid``, else all of the groups so named."""
+        if kind in ("client", "pid"):
+            return tuple(client.id for client in self.node.clients.values() if _names(client).get(kind) == name)
+        return tuple(client for group in self.named(kind, name) for client in self.node.groups[group].clients)
+
     def _client_named(self, kind: str, name: str) -> str:
         for client in self.node.clients.values():
             if _names(client).get(kind) == name:

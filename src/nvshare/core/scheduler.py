@@ -40,6 +40,8 @@ from nvshare.core.memory.policy.demand import measured
 from nvshare.core.memory.turns import Turns
 from nvshare.core.policy.membership import Process, pod_group, run_group
 from nvshare.core.settings import MAX_GPUS, SIZE_MAX, Settings
+from nvshare.core.sleep.lifecycle import State
+from nvshare.core.sleep.sleepers import Sleepers
 from nvshare.core.snapshot import Share, Snapshot, share, take
 from nvshare.core.state import Attachment, Client, GpuState, Group, Node
 
@@ -52,6 +54,7 @@ class Scheduler:
         self._node = Node(settings)
         self._turns = Turns(self._node)
         self._slices = Slices(self._node)
+        self._sleepers = Sleepers(self._node, self._turns)
         self._floors = Floors(self._node)
         self._limits = Limits(self._node, self._floors)
         self._wake: float | None = None
@@ -70,6 +73,14 @@ class Scheduler:
             events.MemoryRequested: self._memory_requested,
             events.MemoryKept: self._memory_kept,
             events.MemoryUpdated: self._memory_updated,
+            events.SleepableSaid: self._sleepable_said,
+            events.SleepEnded: self._of_client(self._sleepers.ended),
+            events.WakeRequested: self._of_client(lambda client, event: self._sleepers.requested(client, event.order)),
+            events.WakeEnded: self._of_client(
+                lambda client, event: self._sleepers.woken(client, event.order, event.error)
+            ),
+            events.SleepOrdered: self._of_client(lambda client, event: self._sleepers.order(client)),
+            events.WakeOrdered: self._of_client(lambda client, event: self._sleepers.call(client)),
             events.ContextMeasured: self._context_measured,
             events.UnmanagedSeen: self._unmanaged_seen,
             events.UsageReported: self._usage_reported,
@@ -125,7 +136,7 @@ class Scheduler:
         for _ in range(SETTLING_ROUNDS):
             self._turns.settle()
             self._slices.settle()
-            if not self._spare_memory():
+            if not (self._sleepers.settle() | self._spare_memory()):
                 return
 
     def _spare_memory(self) -> bool:
@@ -143,7 +154,8 @@ class Scheduler:
 
     def _set_wake(self) -> None:
         """One timer for all."""
-        due = (self._turns.alarms.next(), self._slices.alarms.next(), self._awaited.next())
+        alarms = (self._turns.alarms, self._slices.alarms, self._sleepers.alarms)
+        due = (*(each.next() for each in alarms), self._awaited.next())
         at = min((at for at in due if at is not None), default=None)
         if at != self._wake:
             self._wake = at
@@ -151,7 +163,11 @@ class Scheduler:
 
     def validate(self) -> None:
         """Raise ``InvariantBroken``, with the recent story, when the state contradicts itself or a guarantee."""
-        check(self._node, self._turns, self._slices)
+        check(self._node, self._turns, self._slices, self._sleepers)
+
+    def why_awake(self, client: int) -> str | None:
+        """Why a client cannot be put to sleep, in words; None: it can, or sleeps already."""
+        return self._sleepers.why_not(self._node.clients[client])
 
     def snapshot(self, now: float) -> Snapshot:
         """What ``status`` shows; a query."""
@@ -176,6 +192,10 @@ class Scheduler:
         one only where several runs or leases are called so."""
         return self._members.named(kind, name)
 
+    def clients_named(self, kind: str, name: str) -> tuple[int, ...]:
+        """The clients that an operator means: one by ``client`` or ``pid``, else all of the groups so named."""
+        return self._members.clients_named(kind, name)
+
     def depends_on_environment(self, process: Process) -> bool:
         """Whether ``Process.lease`` of a process may decide which group it belongs to."""
         return self._members.depends_on_environment(process)
@@ -197,6 +217,7 @@ class Scheduler:
             gpu = node.gpus[event.gpu] = GpuState(event.gpu, event.total)
             node.gpus = dict(sorted(node.gpus.items()))
         gpu.total, gpu.name, gpu.declared = event.total, event.name, event.declared
+        gpu.contexts_inside = event.contexts_inside and event.declared is not None
         self._capacity_changed(gpu)
         self._leases.serve()
         self._turns.reconsider(gpu)
@@ -212,6 +233,8 @@ class Scheduler:
         if not 0 <= event.bytes <= SIZE_MAX:
             self._log(Level.WARN, f"Ignored a context of {event.bytes} bytes of client {attachment.client.hex}")
             return
+        if not attachment.client.sleep.is_here:
+            return  # it was measured on its way
         ledger.measure_context(attachment, event.bytes, self._node.settings)
         self._limits.announce_card(attachment.gpu)
         self._turns.reconsider(attachment.gpu)
@@ -256,7 +279,7 @@ class Scheduler:
     def _register(self, event: events.ClientRegistered) -> None:
         node = self._node
         if event.can_swap:
-            self._require_turns(event.client, event.gpus)
+            self._require_turns(event.client, event.gpus, event.asleep)
         name = self._members.of(event.process, event.client)
         is_new = name not in node.groups
         in_pod = event.process.pod is not None
@@ -270,11 +293,14 @@ class Scheduler:
             event.can_swap,
             event.can_swap and event.oversize,
         )
+        if event.asleep and event.can_swap:
+            client.sleep.state = State.ASLEEP
         self._limits.join(client, event.mem_limit, event.core_limit, event.priority)
         self._slices.quotas_changed(client.group)
         node.commands.append(SchedOn(client.id) if node.settings.anti_thrash else SchedOff(client.id))
         self._attach(client, event.gpus)
         self._limits.send_cores(client)
+        self._sleepers.joined(client)
         self._resume(client, event.gpus)
         if is_new:
             node.commands.append(GroupAppeared(name, None))
@@ -289,8 +315,9 @@ class Scheduler:
             self._expel(event.client, *problem)
             return
         if client.can_swap:
-            self._require_turns(client.id, event.gpus)
+            self._require_turns(client.id, event.gpus, not client.sleep.is_here)
         self._attach(client, event.gpus)
+        self._sleepers.attached(client)
         self._resume(client, event.gpus)
 
     def _problem(self, gpus: Iterable[events.HeldGpu], present: Iterable[str]) -> tuple[str, Fault] | None:
@@ -335,9 +362,10 @@ class Scheduler:
         for attachment in client.gpus.values() if len(client.gpus) > 1 else ():
             attachment.gpu.gangs[client.id] = None
 
-    def _require_turns(self, client: int, gpus: Sequence[events.HeldGpu]) -> None:
-        """Memory that is not on its card must wait for a turn there, so there must be turns."""
-        if not self._node.settings.anti_thrash and any(held.resident < held.allocated for held in gpus):
+    def _require_turns(self, client: int, gpus: Sequence[events.HeldGpu], asleep: bool) -> None:
+        """Memory or a context that is not on its card must wait for a turn there, so there must be turns."""
+        away = asleep or any(held.resident < held.allocated for held in gpus)
+        if away and not self._node.settings.anti_thrash:
             self._log(Level.WARN, f"Anti-thrash is on again: memory of client {client:016x} is not on its GPU")
             self._change(anti_thrash=True)
 
@@ -367,6 +395,7 @@ class Scheduler:
         self._awaited.forget(client.id, client.gpus)
         self._slices.remove(client)
         self._turns.remove(client)
+        self._sleepers.remove(client)
         del self._node.clients[client.id]
         for attachment in client.gpus.values():
             ledger.forget(attachment, self._node.settings)
@@ -411,6 +440,7 @@ class Scheduler:
         attachment = self._attachment(event.client, event.gpu)
         if attachment is None:
             return
+        self._sleepers.stir(attachment.client)
         if self._node.settings.anti_thrash:
             self._turns.request(attachment)
         else:
@@ -434,6 +464,19 @@ class Scheduler:
         if attachment is not None:
             self._slices.over(attachment, event)
 
+    # --- sleep
+
+    def _sleepable_said(self, event: events.SleepableSaid) -> None:
+        client = self._client(event.client)
+        if client is None:
+            return
+        if not 0 <= event.context <= SIZE_MAX:
+            self._expel(event.client, f"says its context has {event.context} bytes, which cannot be")
+            return
+        self._sleepers.said(client, event.bar, event.context)
+        for attachment in client.gpus.values():
+            self._limits.announce_card(attachment.gpu)
+
     # --- memory
 
     def _memory_requested(self, event: events.MemoryRequested) -> None:
@@ -443,6 +486,7 @@ class Scheduler:
         if event.bytes < 0:
             self._expel(event.client, f"asked for {event.bytes} bytes on GPU {event.gpu}")
             return
+        self._sleepers.stir(attachment.client)
         for request in self._awaited.requests(attachment, event):
             self._request_memory(attachment, request)
 
@@ -457,6 +501,7 @@ class Scheduler:
         if not 0 <= event.bytes <= attachment.allocated:
             self._expel(event.client, f"wants to keep {event.bytes} bytes on GPU {event.gpu}, which it has not")
             return
+        self._sleepers.stir(attachment.client)
         self._turns.memory.keep(attachment, event.request, event.bytes)
         self._turns.reconsider(attachment.gpu)
 
@@ -483,6 +528,8 @@ class Scheduler:
         moved = max(0, out - attachment.swapped_out) + max(0, into - attachment.swapped_in)
         self._node.counters.swapped_bytes += moved
         attachment.swapped_out, attachment.swapped_in = out, into
+        if event.occupied > attachment.occupied or event.submissions > attachment.submissions:
+            self._sleepers.measured(attachment.client)
         self._slices.used(attachment, event.occupied)
         if (
             event.occupied > attachment.occupied or event.submissions == attachment.submissions
@@ -531,7 +578,7 @@ class Scheduler:
             if gpu.lacking or gpu.pending:
                 raise ValueError(
                     f"anti-thrash stays on while memory of tasks waits for GPU {gpu.uuid} "
-                    f"({(gpu.allocated + gpu.wanted) // MIB} MB for {gpu.capacity // MIB} MB); end some first"
+                    f"({gpu.demand // MIB} MB for {gpu.capacity // MIB} MB); end some first"
                 )
 
     def _change(self, **changes: Any) -> None:
@@ -605,6 +652,16 @@ class Scheduler:
         if found is None:
             self._log(Level.DEBUG, f"Ignored a message of unknown client {client:016x}")
         return found
+
+    def _of_client(self, handler: Callable[[Client, Any], None]) -> Callable[[Any], None]:
+        """A handler of events that name a client."""
+
+        def handle(event: Any) -> None:
+            client = self._client(event.client)
+            if client is not None:
+                handler(client, event)
+
+        return handle
 
     def _attachment(self, client: int, gpu: str) -> Attachment | None:
         found = self._client(client)

@@ -55,6 +55,8 @@ class Settings:
     reserve_percent: int = 0  # part of each card kept free
     drain_deadline: float = 10.0  # seconds a client has to drain before it counts as stuck
     compute_window: float = 2.0
+    sleeps: bool = True  # clients are put to sleep where their contexts are in the way
+    sleep_after: float | None = None  # seconds without work after which they are anyway; None: never
     host_budget: int | None = None  # bytes that may be allocated beyond the cards, in host memory; None: any number
 
     def changed(

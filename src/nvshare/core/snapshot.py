@@ -9,6 +9,8 @@ from nvshare.core.memory.headroom import oversubscribed
 from nvshare.core.memory.policy.quantum import explain, quantum
 from nvshare.core.memory.selection import can_ever_run, reason
 from nvshare.core.policy.precedence import Layers
+from nvshare.core.sleep.lifecycle import State
+from nvshare.core.sleep.sleepers import barred
 from nvshare.core.state import Attachment, Client, GpuState, Group, Lease, Node, Standing
 
 VERSION = 1  # of this layout
@@ -65,6 +67,7 @@ class GpuView:
     last_switch: SwitchView | None
     requested: int  # bytes of requests that wait for room on the card
     unmanaged: tuple[UnmanagedView, ...]
+    contexts_inside: bool  # the declared size holds the contexts too
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,8 @@ class ClientView:
     core_floor: int
     state: str
     gpus: tuple[ClientGpuView, ...]
+    sleep: str  # "awake", "leaving", "ordered", "asleep", "called" or "waking"
+    cannot_sleep: str | None  # why, in words
 
 
 @dataclass(frozen=True)
@@ -244,6 +249,7 @@ def _gpu(node: Node, gpu: GpuState) -> GpuView:
         last_switch=_switch(gpu),
         requested=gpu.wanted,
         unmanaged=tuple(UnmanagedView(user.pid, user.name, user.bytes) for user in gpu.unmanaged),
+        contexts_inside=gpu.contexts_inside,
     )
 
 
@@ -268,6 +274,8 @@ def _client(node: Node, client: Client, now: float) -> ClientView:
         core_floor=group.cores.floor,
         state=_state(node, client),
         gpus=tuple(_client_gpu(node, attachment, now) for attachment in client.gpus.values()),
+        sleep=client.sleep.state.value,
+        cannot_sleep=barred(client) if client.sleep.is_here else None,
     )
 
 
@@ -278,7 +286,9 @@ def _state(node: Node, client: Client) -> str:
     for standing in (Standing.STUCK, Standing.DRAINING, Standing.RUNNING):
         if standing in standings:
             return str(standing.value)
-    return "waiting" if client.ticket else "idle"
+    if client.ticket:
+        return "waiting"
+    return "asleep" if client.sleep.state in (State.ASLEEP, State.CALLED, State.WAKING) else "idle"
 
 
 def _client_gpu(node: Node, attachment: Attachment, now: float) -> ClientGpuView:
@@ -288,7 +298,7 @@ def _client_gpu(node: Node, attachment: Attachment, now: float) -> ClientGpuView
         resident=attachment.resident,
         host=attachment.host,
         pinned=attachment.pinned,
-        context=attachment.context,
+        context=attachment.context_here,
         occupied_s=attachment.occupied,
         demand=round(attachment.demand, 3),
         submissions=attachment.submissions,
@@ -345,8 +355,10 @@ def _waiting_for(attachment: Attachment, now: float) -> str | None:
         return None
     if attachment.standing is Standing.DRAINING:
         return "its own drain"
-    if attachment.silent:
+    if attachment.silent or client.sleep.late:
         return "an answer of its process, which does not react"
+    if client.sleep.fault and not client.sleep.is_here:
+        return f"nvsharectl wake: the driver could not restore it (error {client.sleep.fault})"
     if not can_ever_run(client):
         if oversubscribed(gpu) and not attachment.whole:
             outside = f" ({_size(gpu.unmanaged_bytes)} of it outside nvshare)" if gpu.unmanaged_bytes else ""
@@ -359,6 +371,8 @@ def _waiting_for(attachment: Attachment, now: float) -> str | None:
             break
         if can_ever_run(ahead.client):
             return f"turn of {ahead.client.hex}, which is next"
+    if not client.sleep.is_here:
+        return "its context to come back" if client.sleep.state is State.WAKING else "room for its context"
     return None if attachment.whole else f"{_size(max(0, attachment.allocated - attachment.resident))} to arrive"
 
 

@@ -3,7 +3,8 @@
 Plain data, which changes only inside ``Scheduler.handle``. The ledger (``memory/ledger.py``) books bytes and targets,
 ``memory/turns.py`` changes standings and queues, ``memory/residency.py`` keeps the requests that wait for room,
 ``members.py`` what processes have opened, ``awaited_facts.py`` what waits for facts, ``scheduler.py`` and ``limits.py``
-clients and their groups. Compute slices have a state of their own beside it: ``compute/state.py``.
+clients and their groups. Compute slices and sleep have a state of their own beside it: ``compute/state.py`` and
+``sleep/state.py``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from nvshare.core.memory.policy.quantum import REMEMBERED
 from nvshare.core.policy.membership import Opened, Process, lease_group
 from nvshare.core.policy.precedence import Layers
 from nvshare.core.settings import SIZE_MAX, Cores, DenyReason, Priority, Settings
+from nvshare.core.sleep.lifecycle import State
+from nvshare.core.sleep.state import Sleep
 
 STORY_LENGTH = 40  # events remembered for the message of a broken invariant
 UNLIMITED = Cores()
@@ -53,7 +56,8 @@ class Attachment:
     resident: int = 0
     host: int = 0
     pinned: int = 0
-    context: int = 0
+    context: int = 0  # as it was measured last while it was on the card
+    context_here: int = 0  # of it
     asked_memory: bool = False  # it asked for memory, or had some when it registered
     prepared: int = 0  # the most bytes of any PrepareSwapOut it was sent
     wanted: int = 0  # bytes of its requests that wait for an answer
@@ -99,7 +103,21 @@ class Attachment:
     @property
     def whole(self) -> bool:
         """All it needs is on the card and may stay there."""
-        return self.arrived and self.target >= self.need
+        return self.arrived and self.target >= self.need and self.client.sleep.is_here
+
+    @property
+    def movable_context(self) -> int:
+        """Bytes of its context that count on the card only while it runs: the client is asleep, or can be told so."""
+        if not self.gpu.holds_contexts:
+            return 0
+        client = self.client
+        return self.context if client.sleep.state is State.ASLEEP or client.gives_way else 0
+
+    def changed(self) -> None:
+        """Bytes or standing of the client on this card changed, and with them whether it can sleep."""
+        self.gpu.changed()
+        for other in self.client.gpus.values():
+            other.gpu.changed()
 
     @property
     def bound(self) -> int:
@@ -182,10 +200,28 @@ class Client:
     drain_by: float | None = None  # while draining
     turn: int = 0  # number of its latest turn, in the order in which turns began
     left: int = 0  # number of the event that ended its latest turn; 0: it never had one
+    sleep: Sleep = field(default_factory=Sleep)
 
     def active(self, now: float) -> float:
         """A clock that stands still while the client waits."""
         return now - self.waited - (now - self.asked_at if self.ticket else 0.0)
+
+    @property
+    def may_sleep(self) -> bool:
+        """It says that it can sleep, and all of its memory can leave its cards."""
+        if not (self.sleep.able and self.can_swap) or self.oversize:
+            return False
+        return not any(one.lasting for one in self.gpus.values())
+
+    @property
+    def can_sleep(self) -> bool:
+        """It can be told to sleep once it has no turn: it answers, and its work ends."""
+        return self.may_sleep and not any(one.silent or one.standing is Standing.STUCK for one in self.gpus.values())
+
+    @property
+    def gives_way(self) -> bool:
+        """It can sleep, and is told to where others need the room of its contexts."""
+        return self.sleep.allowed and self.can_sleep
 
     @property
     def pid(self) -> int:
@@ -246,6 +282,7 @@ class GpuState:
     total: int
     name: str = ""
     declared: int | None = None
+    contexts_inside: bool = False  # the declared size holds the contexts too
     capacity: int = 0  # bytes all clients together may have allocated
     announced: int = 0  # the capacity clients were last told
     tolerated: int = 0  # what was held when adoption or a shrinking card went beyond the capacity
@@ -255,6 +292,7 @@ class GpuState:
     draining: dict[int, Attachment] = field(default_factory=dict)
     stuck: dict[int, Attachment] = field(default_factory=dict)
     queue: dict[int, Attachment] = field(default_factory=dict)
+    called: Client | None = None  # the sleeper for whose context room is made
     gangs: dict[int, None] = field(default_factory=dict)  # clients here that have other cards too; in order of arrival
     lacking: dict[int, Attachment] = field(default_factory=dict)  # clients whose memory is not wholly on the card
     silent: dict[int, Attachment] = field(default_factory=dict)  # clients that do not answer
@@ -269,7 +307,9 @@ class GpuState:
     held: int = 0
     wanted: int = 0
     host: int = 0
-    contexts: int = 0
+    contexts: int = 0  # bytes that are on the card
+    contexts_away: int = 0  # of clients that sleep
+    overdrawn: int = 0  # bytes of contexts beyond all that the card has for them
     largest_context: int = 0  # ever measured here
     expecting: set[int] = field(default_factory=set)  # clients that are about to make a context
     unmanaged: tuple[Unmanaged, ...] = ()  # processes here that are no clients
@@ -292,9 +332,19 @@ class GpuState:
         self.headroom = None
 
     @property
+    def holds_contexts(self) -> bool:
+        """Contexts and memory share the capacity: no size was declared, or one that holds contexts too."""
+        return self.declared is None or self.contexts_inside
+
+    @property
     def is_physical(self) -> bool:
-        """What contexts and unmanaged processes take counts: no size was declared, or there are such processes."""
-        return self.declared is None or self.unmanaged_bytes > 0
+        """What contexts and unmanaged processes take counts."""
+        return self.holds_contexts or self.unmanaged_bytes > 0
+
+    @property
+    def demand(self) -> int:
+        """Bytes that clients have and ask for; with the contexts of sleepers, where contexts share the capacity."""
+        return self.allocated + self.wanted + (self.contexts_away if self.holds_contexts else 0)
 
 
 @dataclass(frozen=True)

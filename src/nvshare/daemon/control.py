@@ -15,7 +15,7 @@ from nvshare.core.policy.membership import Process
 from nvshare.core.settings import Cores, Mode, Priority, SwitchTime
 from nvshare.daemon.translate import printable
 
-OPERATIONS = ("status", "set", "limit", "reset", "run", "lease", "pods")
+OPERATIONS = ("status", "set", "limit", "reset", "run", "lease", "pods", "sleep", "wake")
 TARGETS = ("client", "pid", "pod", "run", "lease")
 _MAX_LABEL = 64
 _MAX_CARDS = 1024  # named in one request
@@ -147,7 +147,7 @@ class Target:
 
 
 def target(request: Request) -> Target:
-    """The ``target`` of a ``limit`` or ``reset`` request."""
+    """The ``target`` of a ``limit``, ``reset``, ``sleep`` or ``wake`` request."""
     given = request.get("target")
     if not isinstance(given, dict) or len(given) != 1 or next(iter(given)) not in TARGETS:
         raise ControlError(f"{request['op']} needs a target: one of {', '.join(TARGETS)}")

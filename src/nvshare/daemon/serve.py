@@ -48,6 +48,8 @@ def core_settings(config: SchedulerConfig) -> Settings:
         max_runtime=float(config.max_runtime),
         reserve_percent=config.reserve_percent,
         compute_window=config.compute_window,
+        sleeps=config.sleep_after.room,
+        sleep_after=config.sleep_after.idle,
         host_budget=config.host_memory or host_memory_budget(),
     )
 
@@ -92,6 +94,7 @@ async def _serve(
                 source,
                 loop,
                 card_memory=config.card_memory,
+                contexts_inside=config.contexts_inside,
                 max_connections=_affordable_connections(),
                 about=me,
                 lease_marker=listening.socket.with_suffix(".leases"),
@@ -157,7 +160,9 @@ def _log_start(config: SchedulerConfig, listening: Listening, source: CardSource
     for card in source.cards():
         _LOG.info("GPU %s: %s, %d MiB", card.uuid, card.name, card.total >> 20)
     if config.card_memory is not None:
-        _LOG.info("Declared memory per card: %d MiB", config.card_memory >> 20)
+        inside = ", contexts inside" if config.contexts_inside else ""
+        _LOG.info("Declared memory per card: %d MiB%s", config.card_memory >> 20, inside)
+    _LOG.info("Sleep after: %s", config.sleep_after)
     _LOG.info("Scheduling mode: %s%s", config.mode.upper(), default("mode"))
     if config.switch_time == SwitchTime.FIXED.value:
         _LOG.info("Switch time mode: FIXED (%d seconds)", config.quantum)

@@ -1,7 +1,7 @@
 """The daemon: sockets and timers around ``Scheduler.handle``. It hands facts in and carries out what the core decides.
 
 ``admission.py`` says who may connect, ``sampling.py`` what is on the cards. Each kind of control request has a desk:
-``status.py``, ``operators.py``, ``runs.py``, ``leases.py``, ``pods.py``.
+``status.py``, ``operators.py``, ``sleep.py``, ``runs.py``, ``leases.py``, ``pods.py``.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from nvshare.daemon.operators import OperatorDesk
 from nvshare.daemon.pods import PodDesk
 from nvshare.daemon.runs import RunDesk
 from nvshare.daemon.sampling import SAMPLE_PERIOD, Sampler
+from nvshare.daemon.sleep import SleepDesk
 from nvshare.daemon.status import StatusDesk
 from nvshare.daemon.translate import REFUSALS, registration, to_message
 from nvshare.gpu.cards import CardSource
@@ -56,6 +57,7 @@ class Daemon:
         loop: asyncio.AbstractEventLoop,
         *,
         card_memory: int | None = None,
+        contexts_inside: bool = False,
         max_connections: int = MAX_CONNECTIONS,
         about: dict[str, Any] | None = None,
         lease_marker: Path | None = None,
@@ -80,11 +82,13 @@ class Daemon:
         said = {**(about or {}), "cards": [card.uuid for card in cards]}
         self._status = StatusDesk(self, lambda: {**said, "pod_watch": self._pods.watched})
         self._runs = RunDesk(self)
+        self._sleep = SleepDesk(self)
         self._leases = LeaseDesk(self, lease_marker)
         self._carry = self._carriers()
         self._leases.start()
         for card in cards:
-            self.dispatch(events.GpuAdded(self.now(), card.uuid, card.total, card.name, card_memory))
+            size = (card.total, card.name, card_memory, contexts_inside)
+            self.dispatch(events.GpuAdded(self.now(), card.uuid, *size))
         self.operators = OperatorDesk(self, kept_file)
         self._pods = PodDesk(self, pods_file)
         self._housekeeping = loop.call_later(SAMPLE_PERIOD, self._keep_house)
@@ -232,6 +236,10 @@ class Daemon:
         processes = (wire.ProcessEntry(identity.pid_seen_by(pid, member), size) for member, size in members)
         return wire.ShareReply(share.card, sum(share.allocated.values()), tuple(islice(processes, wire.MAX_PROCESSES)))
 
+    def connection_of(self, client: int) -> ClientConnection | None:
+        """The connection of a client."""
+        return self._clients.get(client)
+
     def holder_of(self, group: str) -> ClientConnection | None:
         """The connection of the process that a run, a lease or a process outside of both is known by."""
         kind, _, name = group.partition(":")
@@ -267,6 +275,8 @@ class Daemon:
         desks: dict[str, Callable[[ClientConnection, control.Request], None]] = {
             "status": lambda connection, _: self._status.ask(connection),
             "run": self._runs.ask,
+            "sleep": self._sleep.ask,
+            "wake": self._sleep.ask,
             "lease": self._leases.ask,
             "pods": self._pods.ask,
         }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from nvshare.core import commands, events
 from nvshare.core.policy.membership import Process
 from nvshare.core.settings import Cores, Priority, SliceEnd
+from nvshare.core.sleep.state import Bar, Outcome
 from nvshare.wire import messages as wire
 
 _MAX_U32 = 0xFFFFFFFF
@@ -16,6 +17,8 @@ REFUSALS = {
     commands.Fault.UNKNOWN_GPU: wire.RefusalCode.UNKNOWN_GPU,
     commands.Fault.LIMIT: wire.RefusalCode.LIMIT,
 }
+_BARS = frozenset(reason.value for reason in wire.BarReason)
+_OUTCOMES = frozenset(outcome.value for outcome in wire.SleptOutcome)
 _SLICE_ENDS = {reason.value: SliceEnd(reason.value) for reason in wire.TurnReason}
 
 
@@ -47,6 +50,7 @@ def registration(now: float, message: wire.Register, client: int, process: Proce
         pod_namespace=printable(message.pod_namespace),
         can_swap=bool(message.flags & wire.FLAG_CAN_SWAP),
         oversize=bool(message.flags & wire.FLAG_OVERSIZE),
+        asleep=bool(message.flags & wire.FLAG_ASLEEP),
         mem_limit=message.mem_limit or None,
         core_limit=_cores(message),
         priority=Priority.HIGH if message.priority else Priority.NORMAL,
@@ -125,6 +129,30 @@ def _slice_over(now: float, client: int, gpus: Sequence[str], message: wire.Turn
     )
 
 
+def _sleepable(now: float, client: int, gpus: Sequence[str], message: wire.Sleepable) -> events.Event:
+    return events.SleepableSaid(now, client, _bar(message.bar), message.context)
+
+
+def _slept(now: float, client: int, gpus: Sequence[str], message: wire.Slept) -> events.Event:
+    if message.outcome not in _OUTCOMES:
+        raise BadMessage(f"SLEPT with outcome {message.outcome}, allowed are 0 to {max(_OUTCOMES)}")
+    outcome = Outcome(message.outcome)
+    return events.SleepEnded(now, client, message.order, outcome, _bar(message.bar), message.error)
+
+
+def _bar(number: int) -> Bar:
+    """A later release may know further reasons."""
+    return Bar(number) if number in _BARS else Bar.OTHER
+
+
+def _wake_requested(now: float, client: int, gpus: Sequence[str], message: wire.ReqWake) -> events.Event:
+    return events.WakeRequested(now, client, message.order)
+
+
+def _woken(now: float, client: int, gpus: Sequence[str], message: wire.Awake) -> events.Event:
+    return events.WakeEnded(now, client, message.order, message.error)
+
+
 ToEvent = Callable[[float, int, Sequence[str], wire.Message], events.Event]
 
 TO_EVENT: dict[type[wire.Message], ToEvent] = {
@@ -135,6 +163,10 @@ TO_EVENT: dict[type[wire.Message], ToEvent] = {
     wire.Usage: _usage_reported,  # type: ignore[dict-item]
     wire.ReqTurn: _slice_requested,  # type: ignore[dict-item]
     wire.TurnOver: _slice_over,  # type: ignore[dict-item]
+    wire.Sleepable: _sleepable,  # type: ignore[dict-item]
+    wire.Slept: _slept,  # type: ignore[dict-item]
+    wire.ReqWake: _wake_requested,  # type: ignore[dict-item]
+    wire.Awake: _woken,  # type: ignore[dict-item]
 }
 """Messages of a registered client that become one event each; called with the time, its id and its GPUs in order."""
 
@@ -176,6 +208,8 @@ _CLIENT_COMMANDS: dict[type[commands.Command], Callable[..., wire.Message]] = {
     commands.SchedOn: lambda c: wire.SchedOn(c.client),
     commands.SchedOff: lambda c: wire.SchedOff(c.client),
     commands.SetCoreLimit: lambda c: wire.UpdateCoreLimit(c.percent),
+    commands.GoToSleep: lambda c: wire.Sleep(c.order, _milliseconds(c.lock), c.context),
+    commands.WakeUp: lambda c: wire.Wake(c.order),
 }
 
 

@@ -33,6 +33,13 @@ class EventType(enum.IntEnum):
     PLACE = 13
     DRAINED = 14
     TIME = 15
+    SLEEP = 16
+    WAKE = 17
+    CALL = 18
+    HELD = 19
+    LEFT = 20
+    ROOM = 21
+    RETURNED = 22
 
 
 class Do(enum.IntEnum):
@@ -54,6 +61,14 @@ class Do(enum.IntEnum):
     FREE_MEMORY = 15
     TELL_STUCK = 16
     REPORT = 17
+    SET_ENTRY = 18
+    LOOK_HELD = 19
+    LEAVE_CARDS = 20
+    RETURN_TO_CARDS = 21
+    LOOK_ROOM = 22
+    SEND_SLEPT = 23
+    SEND_REQ_WAKE = 24
+    SEND_AWAKE = 25
 
 
 class Gate(enum.IntEnum):
@@ -63,6 +78,15 @@ class Gate(enum.IntEnum):
     PACED = 1
     SHUT = 2
     REST = 3
+
+
+class Entry(enum.IntEnum):
+    """Calls pass, wait until all are out, wait while the contexts are away, or get an error."""
+
+    OPEN = 0
+    HELD = 1
+    SHUT = 2
+    BROKEN = 3
 
 
 class _Event(ctypes.Structure):

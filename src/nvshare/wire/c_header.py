@@ -1,7 +1,8 @@
 """Write the protocol for C: ``python -m nvshare.wire.c_header native/include/nvshare_protocol.h``.
 
-The header has the constants, enumerations and message structs of ``messages.py``, with its docstrings and the comments
-of its fields. Static assertions in it prove that the C compiler lays the structs out as Python does.
+The header has the constants and message structs of ``messages.py`` and the enumerations of ``enums.py``, with their
+docstrings and the comments of their fields. Static assertions in it prove that the C compiler lays the structs out as
+Python does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import textwrap
 from pathlib import Path
 from types import ModuleType
 
-from nvshare.wire import messages
+from nvshare.wire import enums, messages
 from nvshare.wire.layout import Fields, WithEntries
 
 _WIDTH, _TAB = 120, 8  # columns
@@ -28,7 +29,7 @@ Comments = dict[tuple[str, str], str]
 """By class, "" for the module itself, and name."""
 
 _HEAD = """\
-/* Generated from src/nvshare/wire/messages.py by `make generate`: do not edit.
+/* Generated from src/nvshare/wire by `make generate`: do not edit.
  *
  * The wire protocol for C. All integers are little-endian, all fields naturally aligned; text is UTF-8 in fixed fields
  * padded with zero bytes. Reserved bytes are sent as zeros and ignored when received. */
@@ -57,23 +58,29 @@ _FOOT = """\
 
 
 def header(protocol: ModuleType = messages) -> str:
-    """The C header for this module, or for another that defines a protocol in the same way."""
-    comments = _comments(inspect.getsource(protocol))
-    defined = vars(protocol).items()
-    constants = [(name, value) for name, value in defined if name.isupper() and isinstance(value, int)]
-    classes = [kind for _, kind in defined if inspect.isclass(kind) and kind.__module__ == protocol.__name__]
-    structs = [kind for kind in classes if issubclass(kind, Fields) and "LAYOUT" in kind.__dict__ and kind.NAMES]
+    """The C header for the messages of this module, or of another that defines them in the same way."""
+    comments = _comments(inspect.getsource(enums)) | _comments(inspect.getsource(protocol))
+    constants = [(name, value) for name, value in vars(protocol).items() if name.isupper() and isinstance(value, int)]
+    enumerations = [kind for kind in _classes(enums) if issubclass(kind, enum.IntEnum)]
+    structs = [
+        kind for kind in _classes(protocol) if issubclass(kind, Fields) and "LAYOUT" in kind.__dict__ and kind.NAMES
+    ]
     return "\n".join(
         [
             _HEAD,
             "".join(_constant(name, value, comments) for name, value in constants),
-            *(_enum(kind, comments) for kind in classes if issubclass(kind, enum.IntEnum)),
+            *(_enum(kind, comments) for kind in enumerations),
             *(_struct(kind, comments) for kind in structs),
             _least(structs),
             _CHECKS + "".join(_checks(kind) for kind in structs),
             _FOOT,
         ]
     )
+
+
+def _classes(module: ModuleType) -> list[type]:
+    """What a module defines itself."""
+    return [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
 
 
 def _comments(source: str) -> Comments:

@@ -10,9 +10,15 @@ ignores bytes beyond the fields it knows. The wire says *lock* for a turn and *t
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
+from nvshare.wire.enums import BarReason as BarReason  # noqa: PLC0414
+from nvshare.wire.enums import DenyReason as DenyReason  # noqa: PLC0414
+from nvshare.wire.enums import MessageType as MessageType  # noqa: PLC0414
+from nvshare.wire.enums import RefusalCode as RefusalCode  # noqa: PLC0414
+from nvshare.wire.enums import ReleaseReason as ReleaseReason  # noqa: PLC0414
+from nvshare.wire.enums import SleptOutcome as SleptOutcome  # noqa: PLC0414
+from nvshare.wire.enums import TurnReason as TurnReason  # noqa: PLC0414
 from nvshare.wire.layout import Fields, WithEntries
 from nvshare.wire.layout import Message as Message  # noqa: PLC0414 (others know it from here)
 
@@ -25,77 +31,9 @@ MAX_PROCESSES = 4000  # the entries of one SHARE_REPLY, which stays below MAX_RE
 ALL_GPUS = 0xFFFFFFFF  # as the gpu of a message from the scheduler: each GPU that the client has attached
 
 
-class MessageType(enum.IntEnum):
-    """What a payload is. Users know the names of 1 to 14. A receiver skips a type that it does not know."""
-
-    REGISTER = 1
-    SCHED_ON = 2
-    SCHED_OFF = 3
-    REQ_LOCK = 4
-    LOCK_OK = 5
-    DROP_LOCK = 6
-    LOCK_RELEASED = 7
-    SET_TQ = 8
-    MEM_UPDATE = 9
-    WAIT_FOR_MEM = 10
-    MEM_AVAILABLE = 11
-    PREPARE_SWAP_OUT = 12
-    UPDATE_LIMIT = 13
-    UPDATE_CORE_LIMIT = 14
-    REFUSED = 15
-    ATTACH = 16
-    MEM_REQUEST = 17
-    MEM_DENIED = 18
-    USAGE = 19
-    CONTROL = 20
-    CONTROL_REPLY = 21
-    RESIDENCY = 22
-    TERMS = 23
-    REQ_TURN = 24
-    TURN_OK = 25
-    END_TURN = 26
-    TURN_OVER = 27
-    SHARE = 28
-    SHARE_REPLY = 29
-
-
-class ReleaseReason(enum.IntEnum):
-    """Why a client gives up its grant."""
-
-    TOLD = 0  # it was sent DROP_LOCK
-    IDLE = 1  # it has submitted nothing and run nothing for a while, and others wait
-    ENDED = 2  # the quantum that came with the grant is over
-    STUCK = 3  # the drain passed its deadline: the client's work still runs
-
-
-class TurnReason(enum.IntEnum):
-    """Why a slice is over."""
-
-    ENDED = 0  # its time is used up
-    IDLE = 1  # the client has had nothing to do for a while
-    TOLD = 2  # it was sent END_TURN
-    STUCK = 3  # work did not end in time; it runs on beside the work of others
-
-
-class DenyReason(enum.IntEnum):
-    """What stands against a memory request."""
-
-    QUOTA = 1  # the memory quota of the client's group
-    CARD = 2  # the card: what cannot move leaves too little room
-    HOST = 3  # the host: it has no room for what would have to leave the card
-
-
-class RefusalCode(enum.IntEnum):
-    """Why the scheduler ends a connection."""
-
-    VERSION = 1  # the client speaks another VERSION; it does not try again
-    MALFORMED = 2  # a message does not parse, or cannot be meant
-    UNKNOWN_GPU = 3  # the scheduler does not have this GPU
-    LIMIT = 4  # too many connections, or the core expelled the client
-
-
 FLAG_CAN_SWAP = 1  # REGISTER: the client can move its memory to the host
 FLAG_OVERSIZE = 2  # REGISTER: the client may be larger than the card and runs with as much of its memory there as fits
+FLAG_ASLEEP = 4  # REGISTER: the client's contexts are off its cards; it never registers on the way out or in
 FLOOR_SHIFT = 8  # REGISTER: the 7 bits of the flags from this one on are the percent that is guaranteed; 0: nothing
 FLAG_EXCLUSIVE = 1  # LOCK_OK: no other client runs on this GPU; keep little work in flight, so that a drain is short
 FLAG_CONTENDED = 2  # LOCK_OK: others wait; release as soon as idle
@@ -584,6 +522,77 @@ class ShareReply(WithEntries):
     @property
     def process_count(self) -> int:
         return len(self.processes)
+
+
+@dataclass(frozen=True)
+class Sleepable(Message):
+    """Client to scheduler: can the client sleep? Sent after each REGISTER, and when the answer changes.
+
+    A client that never sends it is never sent SLEEP.
+    """
+
+    bar: int = 0  # BarReason
+    context: int = 0  # bytes, from a client that registered asleep: as SLEEP said it; 0: not known
+
+    TYPE = MessageType.SLEEPABLE
+    LAYOUT = (("bar", "I"), ("reserved", "4x"), ("context", "Q"))
+
+
+@dataclass(frozen=True)
+class Sleep(Message):
+    """Scheduler to client: take your contexts off all cards. The client has no grant, and its targets are 0."""
+
+    order: int  # 1, 2, 3 ... per registration; the answers repeat it
+    lock_ms: int  # the time-out of the driver's lock
+    context: int = 0  # bytes that the client's context takes on a card at most; 0: not known
+
+    TYPE = MessageType.SLEEP
+    LAYOUT = (("order", "Q"), ("lock_ms", "I"), ("reserved", "4x"), ("context", "Q"))
+
+
+@dataclass(frozen=True)
+class Slept(Message):
+    """Client to scheduler: how the SLEEP with this number ended."""
+
+    order: int
+    outcome: int = 0  # SleptOutcome
+    bar: int = 0  # BarReason, with DECLINED
+    error: int = 0  # CUresult, with FAILED
+
+    TYPE = MessageType.SLEPT
+    LAYOUT = (("order", "Q"), ("outcome", "I"), ("bar", "I"), ("error", "I"), ("reserved", "4x"))
+
+
+@dataclass(frozen=True)
+class ReqWake(Message):
+    """Client to scheduler: the client is asleep, and a thread of it wants the driver."""
+
+    order: int  # of the SLEEP; 0: the client registered asleep
+
+    TYPE = MessageType.REQ_WAKE
+    LAYOUT = (("order", "Q"),)
+
+
+@dataclass(frozen=True)
+class Wake(Message):
+    """Scheduler to client: the room of your contexts is reserved on all your cards: restore and unlock."""
+
+    order: int  # of the SLEEP; 0: the client registered asleep
+
+    TYPE = MessageType.WAKE
+    LAYOUT = (("order", "Q"),)
+
+
+@dataclass(frozen=True)
+class Awake(Message):
+    """Client to scheduler: the contexts are back. With an error they are not: the client stays asleep, and tries again
+    only after another WAKE."""
+
+    order: int
+    error: int = 0  # CUresult of the restore
+
+    TYPE = MessageType.AWAKE
+    LAYOUT = (("order", "Q"), ("error", "I"), ("reserved", "4x"))
 
 
 BY_TYPE: dict[int, type[Message]] = {kind.TYPE: kind for kind in Message.kinds()}

@@ -17,6 +17,13 @@ int main(void)
 		dlsym(cuda, "cuStreamQuery");
 		pfn = dlsym(cuda, "cuFromTheFuture");
 	}
+	/* The runtime's own table for the storage of contexts, and one that nobody knows. */
+	static const unsigned char of_the_runtime[16] = {
+		0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11, 0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95, 0x93};
+	int (*get_table)(const void **, const void *) = (int (*)(const void **, const void *))dlsym(cuda, "cuGetExportTable");
+	const void *table = NULL;
+	if (get_table(&table, of_the_runtime) != 0 || get_table(&table, "0123456789abcdef") != 0 || table == NULL)
+		return 2;
 	printf("%d\n", ((int (*)(void))pfn)());
 	return 0;
 }

@@ -53,6 +53,8 @@ int main(void)
 	v2("cuLaunchKernel", &pfn, 12000, 2, &status);
 	show("v2-per-thread", "cuLaunchKernel", pfn);
 	show("same-as-dlsym", "cuLaunchKernel_ptsz", pfn == dlsym(cuda, "cuLaunchKernel_ptsz") ? pfn : NULL);
+	v2("cuDeviceGetCount", &pfn, 12000, 0, &status);
+	show("same-as-dlsym", "cuDeviceGetCount", pfn == dlsym(cuda, "cuDeviceGetCount") ? pfn : NULL);
 	v2("cuGetProcAddress", &pfn, 12000, 0, &status);
 	show("v2", "cuGetProcAddress", pfn == dlsym(cuda, "cuGetProcAddress_v2") ? pfn : NULL);
 	status = -1;

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from nvshare.gpu import sim
-from nvshare.wire.codec import Decoder, Encoder, Unknown
 from nvshare.wire.messages import (
     FLAG_CONTENDED,
     FLAG_TURNS,
@@ -21,7 +17,6 @@ from nvshare.wire.messages import (
     EndTurn,
     LockOk,
     LockReleased,
-    Message,
     Refused,
     Register,
     ReleaseReason,
@@ -39,6 +34,7 @@ from nvshare.wire.messages import (
 )
 from tests.support.nodes import MakeNode
 from tests.support.processes import Program, Run, preloaded
+from tests.support.scripted_scheduler import ScriptedScheduler
 
 PROGRAM = Path(__file__).with_name("link_program.py")
 CLIENT = 0x00AB_CDEF_0123_4567
@@ -47,83 +43,9 @@ SYSTEM_NOT_READY = 802
 PATIENCE = 20.0
 PAUSE = 0.1
 
-M = TypeVar("M", bound=Message)
+Start = Callable[..., Program]
 
 pytestmark = pytest.mark.simulated
-
-
-class ScriptedScheduler:
-    """A scheduler that does what a test says, message by message, for one client at a time.
-
-    ``expect`` fails when another message comes; USAGE may come at any time and is skipped.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._listening = socket.socket(socket.AF_UNIX)
-        self._listening.settimeout(PATIENCE)
-        self._listening.bind(str(path))
-        self._listening.listen()
-        self._client: socket.socket | None = None
-
-    def accept(self) -> None:
-        if self._client is not None:
-            self._client.close()
-        self._client, _ = self._listening.accept()
-        self._client.settimeout(PATIENCE)
-        self._encoder, self._decoder = Encoder(), Decoder()
-        self._messages: deque[Message | Unknown] = deque()
-
-    def send(self, *messages: Message) -> None:
-        assert self._client is not None
-        self._client.sendall(b"".join(map(self._encoder.encode, messages)))
-
-    def receive(self) -> Message | Unknown | None:
-        """The next message; None when the client hung up."""
-        assert self._client is not None
-        while not self._messages:
-            data = self._client.recv(65536)
-            if not data:
-                return None
-            self._messages.extend(self._decoder.feed(data))
-        return self._messages.popleft()
-
-    def expect(self, kind: type[M]) -> M:
-        while True:
-            message = self.receive()
-            if isinstance(message, kind):
-                return message
-            assert isinstance(message, Usage), f"expected {kind.__name__}, got {message}"
-
-    def quiet(self, seconds: float) -> bool:
-        """Does nothing but USAGE come for a while?"""
-        assert self._client is not None
-        self._client.settimeout(seconds)
-        try:
-            while isinstance(self.receive(), Usage):
-                pass
-        except TimeoutError:
-            return True
-        finally:
-            self._client.settimeout(PATIENCE)
-        return False
-
-    def asked_before(self, program: Program) -> bool:
-        """Does the client ask for a turn before the program answers?"""
-        while not program.has_line():
-            if not self.quiet(0.01):
-                return True
-        return False
-
-    def close(self) -> None:
-        """As if killed."""
-        if self._client is not None:
-            self._client.close()
-        self._listening.close()
-        self.path.unlink(missing_ok=True)
-
-
-Start = Callable[..., Program]
 
 
 @pytest.fixture
@@ -346,10 +268,7 @@ def test_a_forked_child_does_not_keep_the_connection(scheduler: ScriptedSchedule
     program.ask("fork")
     # WHEN the parent is killed THEN the scheduler sees the connection end at once
     program.kill()
-    message = scheduler.receive()
-    while isinstance(message, Usage):
-        message = scheduler.receive()
-    assert message is None
+    assert scheduler.ended()
 
 
 def test_a_process_without_cuda_is_left_alone(scheduler: ScriptedScheduler, start: Start) -> None:

@@ -1,4 +1,4 @@
-"""However an application reaches a driver function, the hooked ones are ours and the others the driver's."""
+"""However an application reaches a driver function, it is ours; what the table does not have is the driver's."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def probe(directory: Path, *flags: str) -> dict[tuple[str, str], str]:
 
 
 @pytest.mark.simulated
-def test_hooked_functions_are_ours_by_every_lookup(tmp_path: Path) -> None:
+def test_functions_are_ours_by_every_lookup(tmp_path: Path) -> None:
     # GIVEN a program that looks functions up by dlsym and by both forms of cuGetProcAddress
     # WHEN it runs with the library preloaded
     answers = probe(tmp_path)
-    # THEN hooked ones come from the library, in the variant that was asked for
+    # THEN they come from the library, in the variant that was asked for, hooked or not
     for way in (
         ("dlsym", "cuMemAlloc_v2"),
         ("dlsym", "cuLaunchKernel_ptsz"),
@@ -45,11 +45,12 @@ def test_hooked_functions_are_ours_by_every_lookup(tmp_path: Path) -> None:
         ("v2-per-thread", "cuLaunchKernel"),
         ("same-as-dlsym", "cuLaunchKernel_ptsz"),
         ("v2", "cuGetProcAddress"),
+        ("dlsym", "cuDeviceGetCount"),
+        ("same-as-dlsym", "cuDeviceGetCount"),
         ("dlsym", "nvmlDeviceGetMemoryInfo"),
     ):
         assert answers[way] == OURS, way
-    # AND the others from the driver, missing ones nowhere, with the driver's own status
-    assert answers["dlsym", "cuDeviceGetCount"] == DRIVER
+    # AND missing ones come from nowhere, with the driver's own status
     assert answers["dlsym", "nvmlInit_v2"] == "libnvidia-ml.so.1"
     assert answers["dlsym", "cuNoSuchFunction"] == "none"
     assert answers["status", "missing"] == "1"

@@ -58,6 +58,8 @@ nvsharectl
 nvsharectl status
 nvsharectl set
 nvsharectl reset
+nvsharectl sleep
+nvsharectl wake
 nvshare-scheduler
 nvshare-device-plugin
 nvshare-pod-watch

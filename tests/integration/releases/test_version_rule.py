@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from nvshare.wire import messages
+from nvshare.wire import enums, messages
 from nvshare.wire.layout import Fields, WithEntries
 from tests.integration.releases import previous
 
@@ -57,7 +57,7 @@ def owners(kind: type[Fields]) -> list[str]:
 
 
 def test_no_number_has_another_meaning(earlier: ModuleType) -> None:
-    now = defined(messages, enum.IntEnum)
+    now = defined(enums, enum.IntEnum)
     for name, kind in defined(earlier, enum.IntEnum).items():
         for member in kind:
             assert now[name][member.name] == member, name

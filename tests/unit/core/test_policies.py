@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from nvshare.core.memory.policy.admission import Crowd, Denial, Holding, admit, keep_check
-from nvshare.core.memory.policy.capacity import capacity, is_material
+from nvshare.core.memory.policy.capacity import Size, capacity, is_material
 from nvshare.core.memory.policy.demand import compatible, measured
 from nvshare.core.memory.policy.multiprogramming import takes_turns
 from nvshare.core.memory.policy.quantum import explain, longest_turn, quantum, typical
@@ -59,9 +59,9 @@ def test_one_long_switch_does_not_make_the_turns_after_it_long() -> None:
 
 
 def test_a_declared_card_is_taken_at_its_word() -> None:
-    assert capacity(100, 70, 50, 20) == 70
-    assert capacity(100, None, 10, 20) == 70
-    assert capacity(100, None, 0, 200) == 0
+    assert capacity(Size(100, 70, reserve_percent=50), 20) == 70
+    assert capacity(Size(100, reserve_percent=10), 20) == 70
+    assert capacity(Size(100), 200) == 0
 
 
 def test_only_material_changes_of_an_undeclared_card_are_told() -> None:

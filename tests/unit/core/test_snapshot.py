@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
@@ -105,6 +106,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                         "waiting_for_turn": None,
                     }
                 ],
+                **_awake(),
             },
             {
                 "id": "0000000000000002",
@@ -122,6 +124,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                     {**_untouched(A), "waiting_for": "turn of 0000000000000001, at most 30 s"},
                     {**_untouched(B), "waiting_for": None},
                 ],
+                **_awake(),
             },
         ],
         "groups": [
@@ -168,7 +171,18 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
 
 
 def _no_switches() -> dict[str, object]:
-    return {"quantum_reason": "fixed", "stall_s": 0.0, "last_switch": None, "requested": 0, "unmanaged": []}
+    return {
+        "quantum_reason": "fixed",
+        "stall_s": 0.0,
+        "last_switch": None,
+        "requested": 0,
+        "unmanaged": [],
+        "contexts_inside": False,
+    }
+
+
+def _awake() -> dict[str, Any]:
+    return {"sleep": "awake", "cannot_sleep": "its library does not know how, or has not said yet"}
 
 
 def _untouched(uuid: str) -> dict[str, object]:

@@ -6,7 +6,7 @@ import pytest
 
 from nvshare.core import commands as c
 from nvshare.core import events as e
-from nvshare.core.memory.policy.capacity import capacity
+from nvshare.core.memory.policy.capacity import Size, capacity
 from nvshare.core.memory.policy.residency import Claim, Stake, steps
 from nvshare.core.settings import Mode
 from tests.unit.core.core_scene import GIB, MIB, A, Scene, only, said, to_clients
@@ -40,7 +40,7 @@ def test_what_outsiders_hold_is_not_given_to_tasks_and_comes_back_when_they_go()
 def test_no_card_promises_more_than_outsiders_leave(
     declared: int | None, contexts: int, unmanaged: int, left: int
 ) -> None:
-    assert capacity(100, declared, 0, contexts, unmanaged) == left
+    assert capacity(Size(100, declared), contexts, unmanaged) == left
 
 
 @pytest.mark.parametrize("declared", [None, 16 * GIB])

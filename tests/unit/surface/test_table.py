@@ -34,6 +34,27 @@ def test_no_function_is_unclassified(surface: Any) -> None:
     assert strangers == []
 
 
+def test_how_every_function_takes_its_parameters_is_known(tool: ModuleType, surface: Any) -> None:
+    # GIVEN the macros that make C functions of the column
+    text = (tool.ROOT / "native/include/signatures.h").read_text()
+    # THEN there is one for every entry of it
+    assert [each.name for each in surface.functions if f"#define NVS_PARAMETERS_{each.takes} (" not in text] == []
+
+
+def test_parameters_of_hooks_agree_with_the_table(tool: ModuleType, surface: Any) -> None:
+    # GIVEN the parameters of hooks.def, which the tool compares with CUDA's headers
+    prototypes = tool.read_prototypes(tool.HOOKS.read_text())
+    # THEN the table, which was read from the headers, has as many for each
+    counts = {name: len(parameters) for name, parameters in prototypes.items()}
+    takes = {symbol: each.takes for symbol, each in surface.symbols.items()}
+    wrong = [
+        name
+        for name, count in counts.items()
+        if (int(takes[name]) if takes[name].isdigit() else len(takes[name])) != count
+    ]
+    assert wrong == []
+
+
 def test_functions_that_act_are_hooked_or_say_why_not(surface: Any, hooks: dict[str, str]) -> None:
     # GIVEN all functions that allocate, free, submit, name memory, report, make contexts or find functions
     acting = [each for each in surface.functions if each.kind in ACTING]

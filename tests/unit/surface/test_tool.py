@@ -37,7 +37,7 @@ typedef CUresult (*PFN_cuThingRun_v7000_ptsz)(void *, void *);
 typedef CUresult (*PFN_cuThingMake_v2000)(void **, unsigned);
 #endif
 """
-PREAMBLE = 'NVS_CLASS(PASSES, "none")\nNVS_REASON(NOTHING, "no")\n\n'
+PREAMBLE = 'NVS_CLASS(PASSES, "none")\nNVS_REASON(NOTHING, NONE, "no")\n\n'
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def test_headers_give_symbols_variants_and_releases(tool: ModuleType, headers: P
     found, prototypes = tool.read_headers([headers])
     # THEN each symbol is there once, with its variant and the release that brought it, and no inline function
     assert found == [
-        tool.Function("cuThingMake", since=2000),
-        tool.Function("cuThingMake_v2", since=3020),
-        tool.Function("cuThingRun", "_ptsz", since=4000),
+        tool.Function("cuThingMake", since=2000, takes="2"),
+        tool.Function("cuThingMake_v2", since=3020, takes="2"),
+        tool.Function("cuThingRun", "_ptsz", since=4000, takes="2"),
     ]
     # AND how its parameters are passed, in the form of that symbol
     assert prototypes["cuThingMake"] == ("pointer", "4 bytes")
@@ -85,8 +85,8 @@ def test_new_functions_come_in_unclassified_and_known_ones_keep_what_they_have(t
 
 def test_table_survives_a_round_trip(tool: ModuleType) -> None:
     functions = (
-        tool.Function("cuA", "", "PASSES", 2000, "NOTHING"),
-        tool.Function("cuB", "_ptds", "PASSES", 12080, "HOOKED"),
+        tool.Function("cuA", "", "PASSES", 2000, "NOTHING", "3"),
+        tool.Function("cuB", "_ptds", "PASSES", 12080, "HOOKED", "WF"),
     )
     text = tool.write_surface(tool.Surface(PREAMBLE, functions))
     assert tool.read_surface(text) == tool.Surface(PREAMBLE, functions)
@@ -118,6 +118,21 @@ NVS_HOOK(cuEnd, (void), ())
         "cuAsk": ("pointer", "8 bytes"),
         "cuEnd": (),
     }
+
+
+@pytest.mark.parametrize(
+    ("parameters", "takes"),
+    [
+        ("void", "0"),
+        ("CUfunction f, int n, const void *p", "3"),
+        ("const float *list, size_t n", "2"),
+        ("CUtexref t, float low, float high", "WFF"),
+        ("CUdeviceptr *p, CUipcMemHandle handle, unsigned int flags", "WSW"),
+        ("CUdeviceptr p, CUmemLocation where", "2"),
+    ],
+)
+def test_how_parameters_are_passed(tool: ModuleType, parameters: str, takes: str) -> None:
+    assert tool.signature(parameters) == takes
 
 
 def test_a_function_that_lost_its_hook_needs_a_reason(tool: ModuleType) -> None:

@@ -43,6 +43,12 @@ SAMPLES = [
     wire.TurnOver(0, 3, 1, 2**33, 2**32, 900, 1),
     wire.Share(GPU.uuid),
     wire.ShareReply(2**34, 2**33, (wire.ProcessEntry(1, 2**33), wire.ProcessEntry(2, 0))),
+    wire.Sleepable(2, 2**29),
+    wire.Sleep(2**40, 3000, 2**29),
+    wire.Slept(2**40, 2, 0, 304),
+    wire.ReqWake(2**40),
+    wire.Wake(2**40),
+    wire.Awake(2**40, 2),
 ]
 
 

@@ -280,28 +280,29 @@ static bool unlock_and_look(void)
 	return look;
 }
 
-bool nvs_ordered_alloc(CUdeviceptr *p, size_t n, CUmemoryPool handle, CUstream stream, CUresult *result)
+CUresult nvs_ordered_alloc(CUdeviceptr *p, size_t n, CUmemoryPool handle, CUstream stream,
+	CUresult (*otherwise)(CUdeviceptr *p, size_t n, CUmemoryPool pool, CUstream stream))
 {
 	struct nvs_stream_key key;
 	if (is_capturing(stream) || !nvs_stream_key(stream, &key))
-		return false;
+		return otherwise(p, n, handle, stream);
 	struct nvs_order *order = nvs_order_lock(stream, key);
 	if (order == NULL)
-		return false;
+		return otherwise(p, n, handle, stream);
 	struct nvs_pool *pool = handle != NULL ? nvs_pool_known(handle) : nvs_pool_current_known(order->device);
 	if (__builtin_expect(pool == NULL, 0) && (pool = lock_unknown_pool(handle, stream, key, &order)) == NULL)
-		return false;
+		return otherwise(p, n, handle, stream);
 	bool ours = pool->ours;
 	struct nvs_block *block = ours ? take_block(pool, order, n) : NULL;
 	if (__builtin_expect(block != NULL, 1))
 		*p = block->base;
 	bool look = unlock_and_look();
 	if (!ours)
-		return false;
-	*result = block != NULL ? CUDA_SUCCESS : allocate_slowly(pool, stream, key, n, p);
+		return otherwise(p, n, handle, stream);
+	CUresult result = block != NULL ? CUDA_SUCCESS : allocate_slowly(pool, stream, key, n, p);
 	if (__builtin_expect(look, 0))
 		nvs_ordered_tidy();
-	return true;
+	return result;
 }
 
 /* ---- freeing ---- */
@@ -325,17 +326,18 @@ static __attribute__((noinline, cold)) void after_free(struct nvs_pool *pool, bo
 	nvs_ordered_tidy();
 }
 
-bool nvs_ordered_free_async(CUdeviceptr p, CUstream stream, CUresult *result)
+CUresult nvs_ordered_free_async(CUdeviceptr p, CUstream stream, CUresult (*otherwise)(CUdeviceptr p, CUstream stream))
 {
 	struct nvs_stream_key key;
+	CUresult mistake;
 	if (is_capturing(stream) || !nvs_stream_key(stream, &key))
-		return false;
+		return otherwise(p, stream);
 	struct nvs_order *order = nvs_order_lock(stream, key);
 	if (order == NULL)
-		return false;
+		return otherwise(p, stream);
 	struct nvs_block *block = nvs_block_at(&nvs_ordered_space, p);
 	if (__builtin_expect(block == NULL, 0))
-		return unlock_mistake(p, result);
+		return unlock_mistake(p, &mistake) ? mistake : otherwise(p, stream);
 	struct nvs_pool *pool = nvs_pool_around(block);
 	struct nvs_lane *lane = nvs_lane_of(order, pool);
 	/* Without host memory for a lane it waits for a drain. */
@@ -343,8 +345,7 @@ bool nvs_ordered_free_async(CUdeviceptr p, CUstream stream, CUresult *result)
 	bool destroyed = pool->handle == NULL, look = unlock_and_look();
 	if (__builtin_expect(destroyed || look, 0))
 		after_free(pool, destroyed);
-	*result = CUDA_SUCCESS;
-	return true;
+	return CUDA_SUCCESS;
 }
 
 bool nvs_ordered_free(CUdeviceptr p, CUresult *result)

@@ -19,10 +19,12 @@
 /* ---- what the wrappers and the rest of memory/ call ---- */
 
 /* cuMemAllocAsync (`pool` NULL: the current one of the stream's device) and cuMemAllocFromPoolAsync. `stream` has the
- * per-thread variants' meaning spelled out (NVS_PER_THREAD). False: this is the driver's business. */
-bool nvs_ordered_alloc(CUdeviceptr *p, size_t n, CUmemoryPool pool, CUstream stream, CUresult *result);
-/* cuMemFreeAsync. False: not ours, or the stream captures and the driver is to answer. */
-bool nvs_ordered_free_async(CUdeviceptr p, CUstream stream, CUresult *result);
+ * per-thread variants' meaning spelled out (NVS_PER_THREAD). `otherwise` has the answer where this is the driver's
+ * business. */
+CUresult nvs_ordered_alloc(CUdeviceptr *p, size_t n, CUmemoryPool pool, CUstream stream,
+	CUresult (*otherwise)(CUdeviceptr *p, size_t n, CUmemoryPool pool, CUstream stream));
+/* cuMemFreeAsync. `otherwise`: not ours, or the stream captures. */
+CUresult nvs_ordered_free_async(CUdeviceptr p, CUstream stream, CUresult (*otherwise)(CUdeviceptr p, CUstream stream));
 /* cuMemFree. False: not ours. */
 bool nvs_ordered_free(CUdeviceptr p, CUresult *result);
 

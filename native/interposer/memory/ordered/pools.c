@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/devices.h"
+#include "gate/entry.h"
 #include "memory/swap/backing.h"
 #include "resolve/resolve.h"
 

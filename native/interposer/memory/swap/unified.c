@@ -4,6 +4,7 @@
  * API. No advice is given to the driver: a preferred location would stay behind and bind the pages for ever. */
 #include "memory/swap/backing.h"
 
+#include "base/bars.h"
 #include "memory/swap/residency.h"
 #include "resolve/resolve.h"
 
@@ -28,6 +29,7 @@ static CUresult create_unified(struct nvs_backing *backing, bool resident)
 	CUresult result = nvs_real.cuMemAllocManaged(&backing->base, backing->size, ATTACH_GLOBAL);
 	if (result != CUDA_SUCCESS)
 		return result;
+	nvs_bar_raise(NVS_BAR_MANAGED);
 	for (size_t i = 0; resident && i < backing->chunk_count; i++)
 		backing->chunks[i].state = NVS_CHUNK_GPU; /* its pages come when they are touched */
 	nvs_residency_add(backing);

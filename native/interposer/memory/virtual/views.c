@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "gate/gate.h"
+#include "gate/entry.h"
 #include "memory/swap/mover.h"
 #include "memory/swap/residency.h"
 #include "memory/table.h"

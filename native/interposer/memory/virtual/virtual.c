@@ -11,6 +11,8 @@
 
 #include "base/devices.h"
 #include "base/log.h"
+#include "base/bars.h"
+#include "gate/entry.h"
 #include "gate/gate.h"
 #include "gate/streams.h"
 #include "link/link.h"
@@ -237,12 +239,12 @@ static CUresult lend(CUmemGenericAllocationHandle *handle)
 	{                                                                                                              \
 		NVS_PASS_INSIDE(name, args);                                                                           \
 		if (!nvs_is_token(handle))                                                                             \
-			return nvs_real.name args;                                                                     \
+			return nvs_bar_after(nvs_real.name args, NVS_BAR_IPC);                                         \
 		CUresult result = lend(&handle);                                                                       \
 		if (result == CUDA_SUCCESS)                                                                            \
 			result = nvs_real.name args;                                                                   \
 		nvs_gate_leave();                                                                                      \
-		return result;                                                                                         \
+		return nvs_bar_after(result, NVS_BAR_IPC);                                                             \
 	}
 
 LENDS(cuMemExportToShareableHandle,

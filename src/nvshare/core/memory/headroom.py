@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 def oversubscribed(gpu: GpuState, more: int = 0) -> bool:
     """All that is allocated and asked for, and ``more``, does not fit onto the card."""
-    return gpu.allocated + gpu.wanted + more > gpu.capacity
+    return gpu.demand + more > gpu.capacity
 
 
 def limit(gpu: GpuState) -> int:
@@ -26,6 +26,12 @@ def limit(gpu: GpuState) -> int:
         return gpu.capacity
     sizes = (attachment.need for attachment in gpu.attachments.values() if attachment.client.can_swap)
     return max(gpu.capacity, max(sizes, default=0))
+
+
+def beside_contexts(gpu: GpuState) -> int:
+    """The limit; negative by what contexts take beyond all that the card has for them."""
+    size = limit(gpu)
+    return size - gpu.overdrawn if size == gpu.capacity else size
 
 
 def fixed(attachment: Attachment) -> int:
@@ -46,20 +52,38 @@ def extra(attachment: Attachment) -> int:
     return max(0, attachment.need_with(wanted) - fixed(attachment))
 
 
+def demand(attachment: Attachment) -> int:
+    """Bytes that must be on the card for the client to run and that leave it otherwise: memory, and the context of a
+    client that can sleep."""
+    return extra(attachment) + attachment.movable_context
+
+
 def headroom(gpu: GpuState) -> Headroom:
-    """The part of the card for memory that moves, and how much of it the clients that run or drain leave."""
+    """The part of the card for memory and contexts that move, and how much of it clients that run or drain leave."""
     if gpu.headroom is None:
         gpu.headroom = computed_headroom(gpu)
     return gpu.headroom
 
 
 def computed_headroom(gpu: GpuState) -> Headroom:
-    size = max(0, limit(gpu) - sum(map(fixed, gpu.attachments.values())))
-    used = sum(extra(attachment) for attachments in (gpu.running, gpu.draining) for attachment in attachments.values())
-    return Headroom(size, max(0, size - used), max(map(extra, gpu.attachments.values()), default=0) <= size)
+    attachments = gpu.attachments.values()
+    leaving = sum(min(one.context_here, one.movable_context) for one in attachments)
+    size = max(0, beside_contexts(gpu) + leaving - sum(map(fixed, attachments)))
+    used = sum(demand(attachment) for busy in (gpu.running, gpu.draining) for attachment in busy.values())
+    return Headroom(size, max(0, size - used), max(map(demand, attachments), default=0) <= size)
+
+
+def attainable(gpu: GpuState) -> int:
+    """Bytes that one client can have on the card while those that can sleep do: its size as clients are told it. It
+    does not change when one of them falls asleep or wakes."""
+    contexts = [one.movable_context for one in gpu.attachments.values()]
+    if not any(contexts):
+        return gpu.capacity
+    here = sum(one.context_here for one in gpu.attachments.values() if one.movable_context)
+    return max(0, gpu.capacity - gpu.overdrawn + here - max(contexts))
 
 
 def share(attachment: Attachment, here: Headroom) -> int:
     """What this client's turn takes of the headroom. At most all of it, for a client that was adopted with more than
     the card has."""
-    return min(extra(attachment), here.size)
+    return min(demand(attachment), here.size)

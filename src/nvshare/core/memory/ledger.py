@@ -8,8 +8,9 @@ are ever told to use the same byte.
 
 from __future__ import annotations
 
-from nvshare.core.memory.policy.capacity import capacity
+from nvshare.core.memory.policy.capacity import Size, capacity
 from nvshare.core.settings import Settings
+from nvshare.core.sleep.lifecycle import State
 from nvshare.core.state import Attachment, GpuState, Standing
 
 
@@ -98,7 +99,8 @@ def expect_context(attachment: Attachment, settings: Settings) -> None:
     gpu = attachment.gpu
     if gpu.is_physical and gpu.largest_context:
         measure_context(attachment, gpu.largest_context, settings)
-        gpu.expecting.add(attachment.client.id)
+        if attachment.client.sleep.is_here:
+            gpu.expecting.add(attachment.client.id)
 
 
 def silence(attachment: Attachment, silent: bool) -> None:
@@ -117,9 +119,22 @@ def silence(attachment: Attachment, silent: bool) -> None:
 def measure_context(attachment: Attachment, size: int, settings: Settings) -> None:
     gpu = attachment.gpu
     gpu.expecting.discard(attachment.client.id)
-    gpu.contexts += size - attachment.context
-    attachment.context = size
     gpu.largest_context = max(gpu.largest_context, size)
+    _place_context(attachment, size, settings)
+
+
+def move_context(attachment: Attachment, settings: Settings) -> None:
+    """Book that the client fell asleep, or that its context gets its room again."""
+    _place_context(attachment, attachment.context, settings)
+    _weigh(attachment)
+
+
+def _place_context(attachment: Attachment, size: int, settings: Settings) -> None:
+    gpu = attachment.gpu
+    here = 0 if attachment.client.sleep.state is State.ASLEEP else size
+    gpu.contexts += here - attachment.context_here
+    gpu.contexts_away += (size - here) - (attachment.context - attachment.context_here)
+    attachment.context, attachment.context_here = size, here
     recompute_capacity(gpu, settings)
 
 
@@ -138,8 +153,19 @@ def forget(attachment: Attachment, settings: Settings) -> None:
     gpu.changed()
 
 
+def size_of(gpu: GpuState, settings: Settings) -> Size:
+    return Size(gpu.total, gpu.declared, gpu.contexts_inside, settings.reserve_percent)
+
+
+def room(gpu: GpuState, settings: Settings) -> int:
+    """Bytes that neither contexts nor memory of clients can take as things are; negative while some have to leave."""
+    return size_of(gpu, settings).ceiling(gpu.unmanaged_bytes) - gpu.contexts - gpu.held
+
+
 def recompute_capacity(gpu: GpuState, settings: Settings) -> None:
-    gpu.capacity = capacity(gpu.total, gpu.declared, settings.reserve_percent, gpu.contexts, gpu.unmanaged_bytes)
+    size = size_of(gpu, settings)
+    gpu.capacity = capacity(size, gpu.contexts, gpu.unmanaged_bytes)
+    gpu.overdrawn = max(0, gpu.contexts - size.ceiling(gpu.unmanaged_bytes)) if gpu.holds_contexts else 0
     gpu.changed()
     _weigh_oversize(gpu)
     _tolerate(gpu)
@@ -167,7 +193,7 @@ def _weigh(attachment: Attachment) -> None:
         attachment.arrived = False
     elif attachment.client.oversize and attachment.resident >= attachment.need:
         attachment.arrived = True  # others leave more room than before
-    gpu.changed()
+    attachment.changed()
     gpu.held += held - attachment.held
     attachment.held = held
     if attachment.whole:

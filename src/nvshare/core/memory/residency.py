@@ -24,7 +24,8 @@ from nvshare.core.memory.headroom import MIB, extra, fixed, limit, oversubscribe
 from nvshare.core.memory.policy.admission import Crowd, Denial, Holding, admit, keep_check
 from nvshare.core.memory.policy.residency import Claim, Stake, plan, steps
 from nvshare.core.memory.selection import waiters
-from nvshare.core.state import Attachment, Denied, GpuState, HeldRequest, Node, Standing
+from nvshare.core.sleep.lifecycle import State
+from nvshare.core.state import Attachment, Client, Denied, GpuState, HeldRequest, Node, Standing
 
 ON_THE_CARD = (Standing.RUNNING, Standing.DRAINING, Standing.STUCK)
 
@@ -106,11 +107,18 @@ class Residency:
         """The attachment's card as admission sees it. ``size``: bytes asked for."""
         here, settings = attachment.gpu, self.node.settings
         beyond = sum(
-            max(0, gpu.allocated + gpu.wanted + (size if gpu is here else 0) - gpu.capacity)
-            for gpu in self.node.gpus.values()
+            max(0, gpu.demand + (size if gpu is here else 0) - gpu.capacity) for gpu in self.node.gpus.values()
         )
         others = [_holding(other) for other in here.attachments.values() if other is not attachment]
-        return Crowd(here.capacity, _holding(attachment), others, settings.anti_thrash, settings.host_budget, beyond)
+        leaving = sum(min(one.context_here, _moving_context(one)) for one in here.attachments.values())
+        return Crowd(
+            max(0, here.capacity - here.overdrawn + leaving),
+            _holding(attachment),
+            others,
+            settings.anti_thrash,
+            settings.host_budget,
+            beyond,
+        )
 
     def _deny(self, attachment: Attachment, number: int, size: int, denial: Denial) -> None:
         uuid = attachment.gpu.uuid
@@ -139,16 +147,24 @@ class Residency:
                     attachment.held,
                     evictable,
                     lacks=not attachment.whole,
-                    silent=attachment.silent,
+                    silent=attachment.silent or attachment.client.sleep.state is not State.AWAKE,
                 )
             )
-        most = limit(gpu)
-        for index, target in steps(stakes, plan(stakes, most, pressed=bool(gpu.expecting)), most):
+        most, pressed = limit(gpu), bool(gpu.expecting)
+        if gpu.called is not None:
+            most, pressed = min(most, gpu.held + ledger.room(gpu, self.node.settings)), True
+        for index, target in steps(stakes, plan(stakes, most, pressed), most):
             attachment = attachments[index]
             if target < attachment.bound or not attachment.whole:  # else it is room for what it has asked for
                 self._retarget(attachment, min(target, attachment.allocated))
                 retargeted.append(attachment)
         return retargeted
+
+    def give_up(self, client: Client) -> None:
+        """Tell a client that is to sleep to have nothing on its cards."""
+        for attachment in client.gpus.values():
+            if attachment.target > 0:
+                self._retarget(attachment, 0)
 
     def reported(self, attachment: Attachment) -> None:
         """The client reported its memory. Either it keeps to its target now, or its time to do so begins anew."""
@@ -194,7 +210,7 @@ class Residency:
 
     def prepare(self, gpu: GpuState) -> None:
         """Tell the holders how much of their memory may have to leave the card after them."""
-        deficit = gpu.allocated + gpu.wanted - limit(gpu)
+        deficit = gpu.demand - limit(gpu)
         for attachment in gpu.running.values():
             size = min(deficit, extra(attachment))
             if attachment.client.can_swap and size > attachment.prepared:
@@ -231,9 +247,9 @@ def owes(attachment: Attachment) -> bool:
     target allows."""
     if attachment.standing is not Standing.IDLE:
         return False
-    return _too_much(attachment) > 0 or (
-        bool(attachment.client.ticket) and not attachment.whole and attachment.target >= attachment.need
-    )
+    client = attachment.client
+    comes = client.sleep.is_here and not attachment.whole and attachment.target >= attachment.need
+    return _too_much(attachment) > 0 or (bool(client.ticket) and comes)
 
 
 def _too_much(attachment: Attachment) -> int:
@@ -245,7 +261,14 @@ def _holding(attachment: Attachment) -> Holding:
     """Unlike ``fixed``: bytes of a stuck client will move one day."""
     client = attachment.client
     lasting = min(attachment.pinned, attachment.allocated) if client.can_swap else fixed(attachment)
-    return Holding(attachment.allocated + attachment.wanted, lasting, client.oversize)
+    return Holding(attachment.allocated + attachment.wanted + _moving_context(attachment), lasting, client.oversize)
+
+
+def _moving_context(attachment: Attachment) -> int:
+    """Unlike ``movable_context``: a client that is stuck or does not answer will be able to sleep one day."""
+    client = attachment.client
+    will_sleep = attachment.gpu.holds_contexts and client.sleep.allowed and client.may_sleep
+    return attachment.context if will_sleep else attachment.movable_context
 
 
 def _latest_first(attachment: Attachment) -> tuple[int, int]:

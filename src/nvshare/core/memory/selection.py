@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from nvshare.core.memory.headroom import extra, fixed, headroom, limit, oversubscribed, share
+from nvshare.core.memory.headroom import demand, fixed, headroom, limit, oversubscribed, share
 from nvshare.core.memory.policy import multiprogramming
 from nvshare.core.memory.policy.demand import compatible
 from nvshare.core.memory.policy.queue import fitting_set
@@ -18,7 +18,7 @@ from nvshare.core.state import Attachment, Client, GpuState, Standing
 
 def takes_turns(settings: Settings, gpu: GpuState) -> bool:
     """Whether the clients of a card have to take turns, as its memory is now."""
-    asked, missing = gpu.allocated + gpu.wanted, bool(gpu.lacking or gpu.pending)
+    asked, missing = gpu.demand, bool(gpu.lacking or gpu.pending)
     if asked <= gpu.capacity:  # and so not more than the limit, which takes longer to compute
         return settings.mode is Mode.SERIAL
     return multiprogramming.takes_turns(settings.mode, asked, limit(gpu), missing)
@@ -27,7 +27,7 @@ def takes_turns(settings: Settings, gpu: GpuState) -> bool:
 def reason(settings: Settings, gpu: GpuState) -> str:
     """Why the card is run the way it is, for people."""
     turns = takes_turns(settings, gpu)
-    return multiprogramming.explain(settings, gpu.allocated + gpu.wanted, gpu.capacity, turns)
+    return multiprogramming.explain(settings, gpu.demand, gpu.capacity, turns)
 
 
 def chosen(settings: Settings, gpu: GpuState) -> list[Attachment]:
@@ -69,13 +69,15 @@ def waiters(gpu: GpuState) -> tuple[list[Attachment], list[Attachment]]:
 
 def can_ever_run(client: Client) -> bool:
     """On each of its cards the client's memory is there already, or fits beside what cannot be moved there now."""
+    if client.sleep.lost:
+        return False
     for attachment in client.gpus.values():
         if attachment.silent:
             return False
         if attachment.whole or not oversubscribed(attachment.gpu):
             continue
         here = headroom(attachment.gpu)
-        if not here.enough_for_each and extra(attachment) > here.size:
+        if not here.enough_for_each and demand(attachment) > here.size:
             return False
     return True
 

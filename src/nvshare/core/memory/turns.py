@@ -72,6 +72,16 @@ class Turns:
         self._drop(client)
         self._enqueue(client, asked=True)
 
+    def request_context(self, client: Client) -> None:
+        """The client sleeps and wants its contexts: they come with its turn, or as soon as there is room."""
+        if not client.ticket:
+            self._enqueue(client, asked=True)
+
+    def withdraw(self, client: Client) -> None:
+        """The client cannot run, and waits no longer."""
+        if client.ticket:
+            self._dequeue(client)
+
     def release(self, attachment: Attachment, number: int, stuck: bool) -> None:
         """The client gave a grant back, or says that it cannot."""
         client = attachment.client
@@ -93,7 +103,10 @@ class Turns:
         was_silent = attachment.silent
         self.memory.reported(attachment)
         self._set_alarm(attachment.client)
-        self.reconsider(attachment.gpu, foreseen and not was_silent)
+        foreseen = foreseen and not was_silent
+        for other in attachment.client.gpus.values():  # on all of them: it may be able to sleep now, or no longer
+            if other is attachment or not foreseen:
+                self.reconsider(other.gpu, foreseen)
 
     def demand_changed(self, attachment: Attachment, demand: float) -> None:
         """The client's demand for compute was measured: others may run beside it now, or no longer."""
@@ -144,6 +157,11 @@ class Turns:
         """End the turn of a client that cannot use the memory it holds, while others could."""
         self._drop(client)
 
+    def empty(self, client: Client) -> None:
+        """Have the client's memory leave its cards."""
+        self.memory.give_up(client)
+        self._set_alarm(client)
+
     # --- what operators do
 
     def suspend(self) -> None:
@@ -154,7 +172,9 @@ class Turns:
     def reconsider(self, gpu: GpuState, foreseen: bool = False) -> None:
         """Memory or capacity changed: have the card looked at again. ``foreseen``: the queue's guarantees hold as
         before."""
-        open_questions = gpu.queue or gpu.lacking or gpu.pending or gpu.expecting or gpu.uuid in self._awaited
+        open_questions = (
+            gpu.queue or gpu.lacking or gpu.pending or gpu.expecting or gpu.called or gpu.uuid in self._awaited
+        )
         if open_questions or takes_turns(self.node.settings, gpu) is not gpu.turns:
             self._look_again(gpu)
             if gpu.queue and not foreseen:
@@ -229,7 +249,7 @@ class Turns:
             self.rebound()
         elif gpu.pending and gpu.turns:
             self._drop_surplus(gpu)
-        if gpu.lacking or gpu.pending or (gpu.expecting and self.node.settings.anti_thrash):
+        if gpu.lacking or gpu.pending or gpu.called or (gpu.expecting and self.node.settings.anti_thrash):
             for attachment in self.memory.move(gpu):
                 self._set_alarm(attachment.client)
 
@@ -297,7 +317,7 @@ class Turns:
             attachment.contended = contended
             self._send_terms(attachment)
             self._set_alarm(client)
-        if contended and gpu.allocated + gpu.wanted > gpu.capacity:
+        if contended and gpu.demand > gpu.capacity:
             self.memory.prepare(gpu)
 
     def _note_awaited(self, gpu: GpuState) -> None:
@@ -321,7 +341,8 @@ class Turns:
         if late:
             for attachment in late:
                 if self.memory.confront(attachment):
-                    self._look_again(attachment.gpu)
+                    for other in client.gpus.values():
+                        self._look_again(other.gpu)
                     self.rebound()
             self._set_alarm(client)
             return
@@ -453,11 +474,12 @@ class Turns:
         elif standing is STUCK:
             gpu.stuck[client.id] = attachment
         attachment.standing = standing
-        gpu.changed()
+        attachment.changed()
         if not gpu.running and not gpu.draining:
             gpu.vacant_since = self.node.now
-        if before is STUCK or standing is STUCK:  # memory of a stuck client cannot leave the card
-            self._look_again(gpu)
+        if before is STUCK or standing is STUCK:  # memory of a stuck client cannot leave its card, nor its contexts
+            for other in client.gpus.values():
+                self._look_again(other.gpu)
             self.rebound()
         self._unsettled[gpu.uuid] = gpu
 

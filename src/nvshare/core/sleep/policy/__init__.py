@@ -1,0 +1,1 @@
+"""Rules of sleep, as pure functions."""
