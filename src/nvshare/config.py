@@ -170,7 +170,7 @@ MEMORY_RESERVE = _whole("NVSHARE_MEMORY_RESERVE_PERCENT", 0, 0, 90)
 _HOST_SHARE = 0.8  # of the machine's memory; the rest stays for the programs themselves
 CARD_MEMORY = _size("NVSHARE_CARD_MEMORY", "the card, less its contexts")
 CONTEXTS_INSIDE = _switch("NVSHARE_CONTEXTS_INSIDE")
-SLEEP_AFTER = Variable("NVSHARE_SLEEP_AFTER", SleepAfter(), SLEEP_FORMS, parse_sleep_after)
+SLEEP_AFTER = Variable("NVSHARE_SLEEP_AFTER", SleepAfter(room=False), SLEEP_FORMS, parse_sleep_after)
 HOST_MEMORY = _size("NVSHARE_HOST_MEMORY", f"{_HOST_SHARE:.0%} of the machine's memory".replace("%", " %"))
 GPU_MEMORY_LIMIT = _size("NVSHARE_GPU_MEMORY_LIMIT")
 GPU_CORE_LIMIT = Variable(

@@ -32,5 +32,5 @@ def test_what_is_not(text: str) -> None:
 
 def test_a_value_that_cannot_be_used_is_named_with_the_default() -> None:
     environment = Environment({"NVSHARE_SLEEP_AFTER": "never"})
-    assert environment.get(SLEEP_AFTER) == SleepAfter()
-    assert environment.warnings[0].endswith("using the default, auto")
+    assert environment.get(SLEEP_AFTER) == SleepAfter(room=False)
+    assert environment.warnings[0].endswith("using the default, off")

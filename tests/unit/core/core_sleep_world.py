@@ -12,6 +12,7 @@ from nvshare.core.sleep.state import Bar, Outcome
 from tests.unit.core.core_programs import Program
 from tests.unit.core.core_world import CARDS, MIB, UUIDS, World
 
+ANSWERS = 20  # that may follow from one another at the end
 OUTCOMES = (Outcome.ASLEEP,) * 6 + (Outcome.DECLINED, Outcome.FAILED, Outcome.WOKE)
 
 
@@ -239,8 +240,12 @@ class SleepWorld(World):
                 self.send(e.WakeOrdered(self.now, client))
             elif self.rest[client].told is None and self.rest[client].able:
                 self.send(e.SleepableSaid(self.now, client, Bar.NONE))
-        super()._answer_drops()
-        self.answer_all(0, 0, 0)
+        for _ in range(ANSWERS):  # in time, what follows from an answer too
+            super()._answer_drops()
+            self._move_all()
+            self.answer_all(0, 0, 0)
+            if not any(rest.told for rest in self.rest.values()):
+                break
 
     def _check_survivor(self) -> None:
         movers = [program for program in self.programs.values() if program.can_swap]

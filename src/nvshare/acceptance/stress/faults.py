@@ -45,7 +45,7 @@ def _require(holds: bool, text: str) -> None:
 
 @contextmanager
 def _pool(scene: Scene, workers: int = 1, **options: Any) -> Iterator[GpuPool]:
-    where = {"address": scene.address, "among": scene.cards.allowed, "env": {**scene.marked, **with_package()}}
+    where = {"sim": scene.address.simulated, "among": scene.cards.allowed, "env": {**scene.marked, **with_package()}}
     limits = {"timeout": PATIENCE, "deadline": PATIENCE, "output": subprocess.DEVNULL}
     with GpuPool(workers, QUOTA, 20, **{**where, **limits, **options}) as pool:
         yield pool
