@@ -47,7 +47,12 @@ ROWS = {
         Panel(
             "Busiest namespaces, in cards",
             "short",
-            (("topk(10, sum by (namespace) (rate(nvshare_task_gpu_seconds_total[$__rate_interval])))", "{{namespace}}"),),
+            (
+                (
+                    "topk(10, sum by (namespace) (rate(nvshare_task_gpu_seconds_total[$__rate_interval])))",
+                    "{{namespace}}",
+                ),
+            ),
         ),
     ),
     "Node": (

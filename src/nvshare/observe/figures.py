@@ -6,7 +6,7 @@ A figure that the status does not have, as that of an older scheduler, has no se
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from nvshare.gpu.reading import Reading
@@ -135,9 +135,9 @@ def _read(reading: Reading | None) -> Iterator[tuple[f.Family, float | None]]:
 
 
 def of_tasks(status: Status) -> Iterator[Sample]:
-    """What tasks have and get now: the sum over their processes, and the quotas that these share."""
+    """What tasks have and get now: the sum over their processes, and over the groups that quotas belong to."""
     summed: dict[Task, dict[f.Family, float]] = defaultdict(lambda: defaultdict(float))
-    shared: dict[Task, dict[f.Family, float]] = defaultdict(dict)
+    quotas: dict[Task, dict[str, _Quota]] = defaultdict(dict)
     for task, client, view in attachments(status):
         figures = summed[task]
         figures[f.TASK_PROCESSES] += 1
@@ -147,11 +147,26 @@ def of_tasks(status: Status) -> Iterator[Sample]:
         figures[f.TASK_DELIVERED] += view["delivered"][_WINDOW]
         if "sleep" in client:
             figures[f.TASK_ASLEEP] += client["sleep"] in ("asleep", "called", "waking")
-        shared[task][f.TASK_CAP] = view["quota"] / _PERCENT
-        if "floor_in_force" in view:
-            shared[task][f.TASK_FLOOR] = view["floor_in_force"] / _PERCENT
-        if client["mem_limit"] is not None:
-            shared[task][f.TASK_QUOTA] = client["mem_limit"]
+        quotas[task][client["group"]] = _Quota(view["quota"], view.get("floor_in_force"), client["mem_limit"])
     for task, figures in summed.items():
-        for family, value in (*figures.items(), *shared[task].items()):
+        for family, value in (*figures.items(), *_together(quotas[task].values())):
             yield Sample(family, task, value)
+
+
+class _Quota(NamedTuple):
+    """Of one group on one card."""
+
+    cap: int  # percent
+    floor: int | None
+    memory: int | None
+
+
+def _together(quotas: Collection[_Quota]) -> Iterator[tuple[f.Family, float]]:
+    """Several groups of one name have a memory quota together if each of them has one."""
+    yield f.TASK_CAP, min(1.0, sum(quota.cap for quota in quotas) / _PERCENT)
+    floors = [quota.floor for quota in quotas if quota.floor is not None]
+    if floors:
+        yield f.TASK_FLOOR, sum(floors) / _PERCENT
+    limits = [quota.memory for quota in quotas if quota.memory is not None]
+    if len(limits) == len(quotas):
+        yield f.TASK_QUOTA, sum(limits)

@@ -45,6 +45,22 @@ def test_a_task_has_what_its_processes_have_together() -> None:
     assert ("nvshare_task_memory_quota_bytes", *LONE) not in found
 
 
+def test_groups_of_one_name_have_their_quotas_together() -> None:
+    made = scene()
+    for client in (4, 5):
+        made.register(client, A, group=f"run:{client}", mem_limit=GIB, core_limit="10..70")
+    status = status_of(made)
+    for group in status["groups"]:
+        group["label"] = "sweep" if group["id"].startswith("run:") else group["label"]
+    sweep = (A, "0", "", "", "sweep")
+    found = values(figures.of_tasks(status))
+    assert found["nvshare_task_memory_quota_bytes", *sweep] == 2 * GIB
+    assert found["nvshare_task_cap_ratio", *sweep] == 1.0
+    assert found["nvshare_task_floor_ratio", *sweep] == 0.2
+    status["clients"][-1]["mem_limit"] = None
+    assert ("nvshare_task_memory_quota_bytes", *sweep) not in values(figures.of_tasks(status))
+
+
 def test_a_process_that_sleeps_is_counted_where_the_status_tells() -> None:
     status = status_of(scene())
     assert "nvshare_task_asleep_processes" not in {key[0] for key in values(figures.of_tasks(status))}
