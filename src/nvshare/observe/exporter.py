@@ -1,6 +1,6 @@
-"""The exporter: asks the scheduler for its status on a period of its own, and serves the page made of the last answer.
+"""Asks the scheduler for its status on a period of its own, and serves the page made of the last answer.
 
-A scrape reads a page that is there already. So any number of scrapes costs the scheduler nothing, and none waits for it.
+A scrape reads a page that is there already: any number of scrapes costs the scheduler nothing, and none waits for it.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page at ``/metrics``. A peer that does not ask or read is dropped; too many at once are turned away."""
+    """Serves the page at ``/metrics``. Drops peers that do not ask or read, and those beyond ``MAX_SCRAPES``."""
 
     daemon_threads = True
 
@@ -160,7 +160,7 @@ class PageServer(ThreadingHTTPServer):
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = self.server_address[:2]
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,8 +21,12 @@ POD = (A, "0", "default", "trainer", "")
 LONE = (A, "0", "", "", "task-2")
 
 
-def values(samples: object) -> dict[tuple[str, ...], float]:
-    return {(one.family.name, *one.labels): one.value for one in samples}  # type: ignore[attr-defined]
+def key(name: str, labels: tuple[str, ...]) -> tuple[str, ...]:
+    return (name, *labels)
+
+
+def values(samples: Iterable[Sample]) -> dict[tuple[str, ...], float]:
+    return {key(one.family.name, one.labels): one.value for one in samples}
 
 
 @pytest.mark.parametrize("family", f.FAMILIES, ids=lambda family: family.name)
@@ -36,13 +42,13 @@ def test_a_task_has_what_its_processes_have_together() -> None:
     made.register(3, A, group="pod:u", pod="trainer")
     made.allocate(3, GIB // 2)
     found = values(figures.of_tasks(status_of(made)))
-    assert found["nvshare_task_processes", *POD] == 2
-    assert found["nvshare_task_memory_allocated_bytes", *POD] == 1.5 * GIB
-    assert found["nvshare_task_memory_quota_bytes", *POD] == 2 * GIB
-    assert found["nvshare_task_floor_ratio", *POD] == 0.3
-    assert found["nvshare_task_cap_ratio", *POD] == 0.4
-    assert found["nvshare_task_processes", *LONE] == 1
-    assert ("nvshare_task_memory_quota_bytes", *LONE) not in found
+    assert found[key("nvshare_task_processes", POD)] == 2
+    assert found[key("nvshare_task_memory_allocated_bytes", POD)] == 1.5 * GIB
+    assert found[key("nvshare_task_memory_quota_bytes", POD)] == 2 * GIB
+    assert found[key("nvshare_task_floor_ratio", POD)] == 0.3
+    assert found[key("nvshare_task_cap_ratio", POD)] == 0.4
+    assert found[key("nvshare_task_processes", LONE)] == 1
+    assert key("nvshare_task_memory_quota_bytes", LONE) not in found
 
 
 def test_groups_of_one_name_have_their_quotas_together() -> None:
@@ -54,11 +60,11 @@ def test_groups_of_one_name_have_their_quotas_together() -> None:
         group["label"] = "sweep" if group["id"].startswith("run:") else group["label"]
     sweep = (A, "0", "", "", "sweep")
     found = values(figures.of_tasks(status))
-    assert found["nvshare_task_memory_quota_bytes", *sweep] == 2 * GIB
-    assert found["nvshare_task_cap_ratio", *sweep] == 1.0
-    assert found["nvshare_task_floor_ratio", *sweep] == 0.2
+    assert found[key("nvshare_task_memory_quota_bytes", sweep)] == 2 * GIB
+    assert found[key("nvshare_task_cap_ratio", sweep)] == 1.0
+    assert found[key("nvshare_task_floor_ratio", sweep)] == 0.2
     status["clients"][-1]["mem_limit"] = None
-    assert ("nvshare_task_memory_quota_bytes", *sweep) not in values(figures.of_tasks(status))
+    assert key("nvshare_task_memory_quota_bytes", sweep) not in values(figures.of_tasks(status))
 
 
 def test_a_process_that_sleeps_is_counted_where_the_status_tells() -> None:
@@ -66,7 +72,10 @@ def test_a_process_that_sleeps_is_counted_where_the_status_tells() -> None:
     assert "nvshare_task_asleep_processes" not in {key[0] for key in values(figures.of_tasks(status))}
     status["clients"][0]["sleep"], status["clients"][1]["sleep"] = "asleep", "awake"
     found = values(figures.of_tasks(status))
-    assert (found["nvshare_task_asleep_processes", *POD], found["nvshare_task_asleep_processes", *LONE]) == (1, 0)
+    assert (found[key("nvshare_task_asleep_processes", POD)], found[key("nvshare_task_asleep_processes", LONE)]) == (
+        1,
+        0,
+    )
 
 
 def test_a_card_has_its_memory_and_what_nvml_tells_of_it() -> None:
