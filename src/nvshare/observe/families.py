@@ -90,7 +90,7 @@ TASK_GPU_SECONDS = Count(
 )
 TASK_WAITED = Count(
     "nvshare_task_waited_seconds_total",
-    "Seconds that processes of the task waited, by reason: memory (their turn), slice or quota.",
+    "Seconds that processes of the task waited, by reason: memory (their turn), slice, or quota (no credit).",
     (*TASK, "reason"),
 )
 TASK_SWITCHES = Count(

@@ -69,6 +69,8 @@ def test_groups_of_one_name_have_their_quotas_together() -> None:
 
 def test_a_process_that_sleeps_is_counted_where_the_status_tells() -> None:
     status = status_of(scene())
+    for client in status["clients"]:
+        del client["sleep"]
     assert "nvshare_task_asleep_processes" not in {key[0] for key in values(figures.of_tasks(status))}
     status["clients"][0]["sleep"], status["clients"][1]["sleep"] = "asleep", "awake"
     found = values(figures.of_tasks(status))
