@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 
 import pytest
 
@@ -59,7 +59,7 @@ class Books:
 
     def used(self) -> dict[str, float]:
         """Seconds of all tasks, by card."""
-        used: Counter[str] = Counter()
+        used: dict[str, float] = defaultdict(float)
         for sample in self._ledger.samples(0.0):
             if sample.family is f.TASK_GPU_SECONDS:
                 used[sample.labels[0]] += sample.value
