@@ -62,11 +62,12 @@ format: $(READY) ## put code into the house format
 	$(BIN)/clang-format -i $(C_FILES)
 
 # The frameworks table is that of the newest result.
-generate: $(READY) ## write what is generated: protocol, slice table and constants for C, marks of hooked functions, the table of frameworks
+generate: $(READY) ## write what is generated: protocol, slice table and constants for C, marks of hooked functions, the dashboard, the table of frameworks
 	$(BIN)/python -m nvshare.wire.c_header native/include/nvshare_protocol.h
 	$(BIN)/python tools/slice_table.py native/client/slice_table.h
 	$(BIN)/python tools/compute_constants.py native/include/compute_constants.h
 	$(BIN)/python tools/surface.py
+	$(BIN)/python tools/dashboard.py deploy/chart/nvshare/dashboard.json
 	$(BIN)/python tools/compatibility.py $(lastword $(sort $(wildcard docs/results/*-frameworks.json)))
 
 stubs: ## the messages of the kubelet's API, from the definitions in src/nvshare/kube/api

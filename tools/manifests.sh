@@ -1,6 +1,6 @@
 #!/bin/sh
 # Renders the plain manifests from the chart: sh tools/manifests.sh DIRECTORY [OPTIONS OF HELM]
-# Helm is $HELM, one on the PATH, or the one that `make test-kube` has built; without any, exit code 77.
+# PARTS names the templates. Helm is $HELM, one on the PATH, or the one that `make test-kube` has built; without any, exit code 77.
 set -eu
 cd "$(dirname "$0")/.."
 target=$1
@@ -19,7 +19,7 @@ if ! helm=$(find_helm | head -n 1) || [ -z "$helm" ]; then
 	exit 77
 fi
 mkdir -p "$target"
-for part in namespace rbac scheduler device-plugin; do
+for part in ${PARTS:-namespace rbac scheduler device-plugin}; do
 	{
 		echo "# Written by make manifests from deploy/chart/nvshare."
 		"$helm" template nvshare deploy/chart/nvshare --namespace nvshare-system --set createNamespace=true --kube-version 1.32 \

@@ -33,7 +33,7 @@ outcome() { # NAME COMMAND...
 
 on_python() { # PYTHON VERSION ARGUMENTS...
 	venv=build/pythons/$2
-	[ -x "$venv/bin/pytest" ] || { "$1" -m venv --clear "$venv" && "$venv/bin/pip" install -q -e '.[test,kube]'; } || return
+	[ -x "$venv/bin/pytest" ] || { "$1" -m venv --clear "$venv" && "$venv/bin/pip" install -q -e '.[test,kube,metrics]'; } || return
 	shift 2
 	PATH="$PWD/$venv/bin:$PATH" "$venv/bin/python" -m pytest "$@"
 }
@@ -58,7 +58,7 @@ on_debian() { # ARGUMENTS...
 		exec chroot "$root" env -i HOME=/root PATH=/usr/bin:/bin:/usr/sbin:/sbin LANG=C.UTF-8 sh -ec "
 			cd /nvshare
 			make native
-			[ -x .venv/bin/pytest ] || { python3 -m venv .venv && .venv/bin/pip install -q -e \".[test,kube]\"; }
+			[ -x .venv/bin/pytest ] || { python3 -m venv .venv && .venv/bin/pip install -q -e \".[test,kube,metrics]\"; }
 			.venv/bin/python -m pytest \"\$@\"" sh "$@"' sh "$debian" "$@"
 }
 

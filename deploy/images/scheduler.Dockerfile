@@ -1,9 +1,9 @@
-# nvshare-scheduler and nvshare-pod-watch, and libnvshare.so for the node. Built by `make images`, from dist/*.whl.
+# nvshare-scheduler, nvshare-pod-watch and nvshare-exporter, and libnvshare.so for the node. Built by `make images`, from dist/*.whl.
 ARG PYTHON_IMAGE=docker.io/library/python:3.12-slim-bookworm
 FROM ${PYTHON_IMAGE} AS install
 COPY dist/*.whl /wheels/
 RUN python3 -m venv /opt/nvshare && \
-    /opt/nvshare/bin/pip install --no-cache-dir --disable-pip-version-check "$(ls /wheels/nvshare-*.whl)[kube]" && \
+    /opt/nvshare/bin/pip install --no-cache-dir --disable-pip-version-check "$(ls /wheels/nvshare-*.whl)[kube,metrics]" && \
     /opt/nvshare/bin/pip uninstall --yes --quiet pip
 
 FROM ${PYTHON_IMAGE}

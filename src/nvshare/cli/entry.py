@@ -54,6 +54,10 @@ def pod_watch() -> None:
     _run("pod_watch")
 
 
+def exporter() -> None:
+    _run("exporter")
+
+
 def stress(program: str) -> None:
     """``nvshare stress`` under another name."""
     _run("stress", "command", program)

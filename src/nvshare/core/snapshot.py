@@ -95,6 +95,10 @@ class ClientGpuView:
     scaled_quota: float  # the same, scaled to what the active groups leave
     delivered: tuple[float, ...]  # part of the last 1, 10 and 60 s in which it had unfinished work there
     waiting_for_turn: str | None  # in words: why it has no compute slice although it asks for one
+    waited_s: dict[str, float]  # in all, by what it waited for: "memory" (its turn), "slice" or "quota"
+    switches: int  # how often it took the card over from another client, in turns
+    denied: int  # its requests for memory that were refused
+    drain_timeouts: int  # its drains that passed their deadline
 
 
 @dataclass(frozen=True)
@@ -316,7 +320,22 @@ def _client_gpu(node: Node, attachment: Attachment, now: float) -> ClientGpuView
         scaled_quota=round(_scaled_quota(attachment), 1),
         delivered=tuple(round(attachment.compute.delivered.over(seconds, now), 4) for seconds in WINDOWS),
         waiting_for_turn=_waiting_for_slice(attachment, now),
+        waited_s=_waited(attachment, now),
+        switches=attachment.switches,
+        denied=attachment.denied,
+        drain_timeouts=attachment.drain_timeouts,
     )
+
+
+def _waited(attachment: Attachment, now: float) -> dict[str, float]:
+    compute = attachment.compute
+    for_slice = compute.waiting_ready(now)
+    waited = {
+        "memory": attachment.client.waiting(now),
+        "slice": for_slice,
+        "quota": max(0.0, compute.waiting(now) - for_slice),
+    }
+    return {reason: round(seconds, 6) for reason, seconds in waited.items()}
 
 
 def _mode(node: Node, attachment: Attachment) -> str:

@@ -79,6 +79,9 @@ class Attachment:
     window: int = 0
     swapped_out: int = 0
     swapped_in: int = 0
+    switches: int = 0  # how often it took the card over from another client, in turns
+    denied: int = 0  # requests for memory that were refused
+    drain_timeouts: int = 0  # drains that passed their deadline
     compute: AttachmentCompute = field(default_factory=AttachmentCompute)
 
     @property
@@ -204,7 +207,11 @@ class Client:
 
     def active(self, now: float) -> float:
         """A clock that stands still while the client waits."""
-        return now - self.waited - (now - self.asked_at if self.ticket else 0.0)
+        return now - self.waiting(now)
+
+    def waiting(self, now: float) -> float:
+        """Seconds in all that it waited for its turn."""
+        return self.waited + (now - self.asked_at if self.ticket else 0.0)
 
     @property
     def may_sleep(self) -> bool:

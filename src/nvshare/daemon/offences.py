@@ -38,10 +38,12 @@ class OffenceLog:
     """Logs offences within the budgets of their process and their user."""
 
     def __init__(self) -> None:
+        self.count = 0  # in all, logged or not
         self._peers = _Budget(LINES_PER_PEER)
         self._users = _Budget(LINES_PER_USER)
 
     def report(self, peer: Peer, text: str, now: float) -> None:
+        self.count += 1
         left = self._peers.spend(peer.pid, now)
         if left < 0 or self._users.spend(peer.uid, now) < 0:
             return

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,7 @@ from nvshare.daemon.leases import LeaseDesk
 from nvshare.daemon.offences import OffenceLog
 from nvshare.daemon.operators import OperatorDesk
 from nvshare.daemon.pods import PodDesk
+from nvshare.daemon.pulse import Pulse
 from nvshare.daemon.runs import RunDesk
 from nvshare.daemon.sampling import SAMPLE_PERIOD, Sampler
 from nvshare.daemon.sleep import SleepDesk
@@ -70,6 +72,7 @@ class Daemon:
         self.source = source
         self.kernel = identity.Kernel(pod_of)
         self.offences = OffenceLog()
+        self.pulse = Pulse()
         self._now = loop.time()
         self.admission = Admission(max_connections, self.now)
         self._clients: dict[int, ClientConnection] = {}
@@ -79,8 +82,8 @@ class Daemon:
         self._timer: asyncio.TimerHandle | None = None
         self._sampler = Sampler(self, source, self._clients)
         cards = source.cards()
-        said = {**(about or {}), "cards": [card.uuid for card in cards]}
-        self._status = StatusDesk(self, lambda: {**said, "pod_watch": self._pods.watched})
+        self._said = {**(about or {}), "cards": [card.uuid for card in cards], "started_at": round(time.time(), 3)}
+        self._status = StatusDesk(self, self._about)
         self._runs = RunDesk(self)
         self._sleep = SleepDesk(self)
         self._leases = LeaseDesk(self, lease_marker)
@@ -91,7 +94,17 @@ class Daemon:
             self.dispatch(events.GpuAdded(self.now(), card.uuid, *size))
         self.operators = OperatorDesk(self, kept_file)
         self._pods = PodDesk(self, pods_file)
-        self._housekeeping = loop.call_later(SAMPLE_PERIOD, self._keep_house)
+        self._keep_house_next()
+
+    def _about(self) -> dict[str, Any]:
+        """What ``status`` says of the scheduler itself."""
+        return {
+            **self._said,
+            "pod_watch": self._pods.watched,
+            "connections": len(self.admission.connections),
+            "offences": self.offences.count,
+            "loop": self.pulse.to_dict(),
+        }
 
     def close(self, *, needed_no_more: bool = False) -> None:
         """Hang up on everybody; clients go on by themselves and reconnect when a scheduler is back."""
@@ -123,6 +136,7 @@ class Daemon:
         try:
             while self._events:
                 event = self._events.popleft()
+                self.pulse.events += 1
                 self._sampler.meter.watch_event(event)
                 for command in self.core.handle(event):
                     self._carry_out(command)
@@ -169,6 +183,7 @@ class Daemon:
 
     def _wake(self, at: float) -> None:
         self._timer = None
+        self.pulse.fired(self.loop.time() - at)
         self._now = max(self._now, at)
         self.dispatch(events.TimerFired(self.now()))
 
@@ -259,8 +274,13 @@ class Daemon:
         self._pods.ended(connection)
         self._runs.ended(connection)
 
-    def _keep_house(self) -> None:
-        self._housekeeping = self.loop.call_later(SAMPLE_PERIOD, self._keep_house)
+    def _keep_house_next(self) -> None:
+        due = self.loop.time() + SAMPLE_PERIOD
+        self._housekeeping = self.loop.call_at(due, self._keep_house, due)
+
+    def _keep_house(self, due: float) -> None:
+        self.pulse.fired(self.loop.time() - due)
+        self._keep_house_next()
         self.admission.refuse_overdue()
         self.operators.look()
         self._sampler.each_period()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pynvml
+
+from nvshare.gpu.reading import Reading
 
 # Bytes that each process takes, by (uuid of the card, process id); None where the driver does not tell.
 ProcessMemory = dict[tuple[str, int], int | None]
@@ -85,6 +87,17 @@ class NvmlCards:
                 taken[uuid, pid] = size
         return taken
 
+    def readings(self) -> dict[str, Reading]:
+        """By UUID. May take a while: call from a thread."""
+        return {
+            uuid: Reading(
+                _told(handle, lambda card: pynvml.nvmlDeviceGetUtilizationRates(card).gpu / 100),
+                _told(handle, lambda card: pynvml.nvmlDeviceGetTemperature(card, pynvml.NVML_TEMPERATURE_GPU)),
+                _told(handle, lambda card: pynvml.nvmlDeviceGetPowerUsage(card) / 1000),
+            )
+            for uuid, handle in self._handles.items()
+        }
+
     def close(self) -> None:
         pynvml.nvmlShutdown()
 
@@ -119,6 +132,13 @@ class CardWatch:
         if self._nvml is not None:
             self._nvml.close()
             self._nvml = None
+
+
+def _told(handle: Any, ask: Callable[[Any], float]) -> float | None:
+    try:
+        return float(ask(handle))
+    except pynvml.NVMLError:
+        return None
 
 
 def _uuid(handle: Any) -> str:

@@ -29,6 +29,7 @@ PROGRAMS = {
     "nvshare-scheduler": "scheduler",
     "nvshare-device-plugin": "device_plugin",
     "nvshare-pod-watch": "pod_watch",
+    "nvshare-exporter": "exporter",
 }
 HELP = """
 nvshare
@@ -63,6 +64,7 @@ nvsharectl wake
 nvshare-scheduler
 nvshare-device-plugin
 nvshare-pod-watch
+nvshare-exporter
 """
 CODES = """
 nvshare --version
@@ -142,6 +144,8 @@ nvshare-scheduler --frob
 nvshare-scheduler --socket /nowhere/s
 nvshare-device-plugin --frob
 nvshare-pod-watch --frob
+nvshare-exporter --frob
+nvshare-exporter --listen here
 """
 ROWS = """
 nvshare bench eviction --model A100-40G --json ROWS

@@ -104,6 +104,7 @@ def test_the_snapshot_has_exactly_the_documented_fields() -> None:
                         "scaled_quota": 40.0,
                         "delivered": [0.5, 0.05, 0.0083],
                         "waiting_for_turn": None,
+                        **_never_waited(),
                     }
                 ],
                 **_awake(),
@@ -190,7 +191,13 @@ def _untouched(uuid: str) -> dict[str, object]:
     counts = dict.fromkeys(("submissions", "window", "swapped_out", "swapped_in"), 0)
     compute = {"mode": "memory turns", "kind": "unknown", "quota": 100, "scaled_quota": 100.0, "waiting_for_turn": None}
     compute["floor_in_force"] = 0
-    return {"uuid": uuid, "occupied_s": 0.0, "demand": 1.0, "delivered": [0.0] * 3, **sizes, **counts, **compute}
+    used = {"uuid": uuid, "occupied_s": 0.0, "demand": 1.0, "delivered": [0.0] * 3}
+    return {**used, **sizes, **counts, **compute, **_never_waited()}
+
+
+def _never_waited() -> dict[str, object]:
+    waited = {"memory": 0.0, "slice": 0.0, "quota": 0.0}
+    return {"waited_s": waited, "switches": 0, "denied": 0, "drain_timeouts": 0}
 
 
 def test_what_an_operator_changed_is_told_until_it_is_as_it_was_started() -> None:

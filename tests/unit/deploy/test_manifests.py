@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -124,3 +126,59 @@ def test_an_upgrade_meets_folders_and_not_files() -> None:
 
 def test_kube_test_finds_them() -> None:
     assert manifests(None) == [RENDERED / name for name in MANIFESTS]
+
+
+@pytest.fixture(scope="module")
+def monitored(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """All objects of a chart with everything about metrics turned on."""
+    directory = tmp_path_factory.mktemp("monitored")
+    parts = ("serviceMonitor", "podMonitor", "alerts", "dashboard")
+    values = ["metrics.enabled=true", *(f"metrics.{part}.enabled=true" for part in parts)]
+    values.append("metrics.alerts.runbooks=https://wiki.example/nvshare")
+    script = ["sh", str(TREE / "tools" / "manifests.sh"), str(directory), "--set", ",".join(values)]
+    done = subprocess.run(
+        script, env={**os.environ, "PARTS": "scheduler metrics"}, check=False, capture_output=True, text=True
+    )
+    if done.returncode == NO_HELM:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    return [one for path in directory.iterdir() for one in yaml.safe_load_all(path.read_text()) if one]
+
+
+def test_the_exporter_is_a_sidecar_without_rights(monitored: list[dict[str, Any]]) -> None:
+    (daemonset,) = [one for one in monitored if one["kind"] == "DaemonSet"]
+    (exporter,) = [one for one in daemonset["spec"]["template"]["spec"]["containers"] if one["name"] == "exporter"]
+    assert exporter["args"] == ["--listen=:9402"]
+    assert exporter["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert exporter["securityContext"]["readOnlyRootFilesystem"] is True
+    assert [mount["readOnly"] for mount in exporter["volumeMounts"]] == [True]
+    (service,) = [one for one in monitored if one["kind"] == "Service"]
+    assert service["spec"]["selector"].items() <= daemonset["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_monitors_keep_the_labels_of_tasks(monitored: list[dict[str, Any]]) -> None:
+    by_kind = {one["kind"]: one["spec"] for one in monitored if one["kind"].endswith("Monitor")}
+    (pods,), (services,) = by_kind["PodMonitor"]["podMetricsEndpoints"], by_kind["ServiceMonitor"]["endpoints"]
+    assert pods == services
+    assert pods["honorLabels"] is True
+    assert [rule["action"] for rule in pods["relabelings"]] == ["replace", "labeldrop"]
+
+
+def test_alerts_and_dashboard_are_those_of_the_tree(monitored: list[dict[str, Any]]) -> None:
+    by_kind = {one["kind"]: one for one in monitored}
+    groups = yaml.safe_load((TREE / "deploy/chart/nvshare/alerts.yaml").read_text())["groups"]
+    rendered = by_kind["PrometheusRule"]["spec"]["groups"]
+    assert [rule["expr"] for rule in rendered[0]["rules"]] == [rule["expr"] for rule in groups[0]["rules"]]
+    links = [rule["annotations"]["runbook_url"] for rule in rendered[0]["rules"]]
+    assert all(link.startswith("https://wiki.example/nvshare#") for link in links)
+    board = json.loads(by_kind["ConfigMap"]["data"]["nvshare.json"])
+    assert board == json.loads((TREE / "deploy/chart/nvshare/dashboard.json").read_text())
+
+
+def test_values_that_are_none_are_refused(tmp_path: Path) -> None:
+    script = ["sh", str(TREE / "tools" / "manifests.sh"), str(tmp_path), "--set", "metrics.port=none"]
+    done = subprocess.run(script, check=False, capture_output=True, text=True)
+    if done.returncode == NO_HELM:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode != 0
+    assert "port" in done.stderr

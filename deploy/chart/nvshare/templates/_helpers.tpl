@@ -58,3 +58,14 @@ readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
 {{- end }}
+
+{{- /* Namespace and pod of a series are those of the task, not of the exporter; the node is the target's. */ -}}
+{{- define "nvshare.taskLabels" -}}
+honorLabels: true
+relabelings:
+  - action: replace
+    sourceLabels: [__meta_kubernetes_pod_node_name]
+    targetLabel: node
+  - action: labeldrop
+    regex: namespace|pod|container|service|endpoint
+{{- end }}

@@ -299,10 +299,9 @@ class Slices:
             at = self._ready_at(attachment)
             if at <= now:
                 ready.append(attachment)
-                if state.ready_since is None:
-                    state.ready_since = now
+                state.set_ready(True, now)
                 continue
-            state.ready_since = None
+            state.set_ready(False, now)
             if self._of(attachment).capped:
                 self.terms.log_throttling(attachment)
             soonest = at if soonest is None else min(soonest, at)
@@ -478,7 +477,7 @@ class Slices:
         if state.asks:
             self._disengage(attachment)
             state.waited += self.node.now - state.asked_at
-            state.ready_since = None
+            state.set_ready(False, self.node.now)
             del attachment.gpu.compute.asking[attachment.client.id]
         self._change(attachment, change)
 

@@ -106,6 +106,7 @@ class AttachmentCompute:
     throttled: bool = False  # it waits for the card's memory, and its group has no credit to use it
     ready_since: float | None = None  # while it asks: since when only other slices keep it from one
     waited: float = 0.0  # seconds it has asked without a slice, in all
+    waited_ready: float = 0.0  # those of them in which only other slices kept it from one, without the last
     active_at: float = float("-inf")  # when it was last known to use the card
     kind: Kind = Kind.UNKNOWN
     evidence: Evidence = field(default_factory=Evidence)
@@ -125,6 +126,17 @@ class AttachmentCompute:
 
     def waiting(self, now: float) -> float:
         return self.waited + (now - self.asked_at if self.asks else 0.0)
+
+    def set_ready(self, ready: bool, now: float) -> None:
+        """From now on only other slices keep it from one, or something else does."""
+        if not ready:
+            self.waited_ready = self.waiting_ready(now)
+            self.ready_since = None
+        elif self.ready_since is None:
+            self.ready_since = now
+
+    def waiting_ready(self, now: float) -> float:
+        return self.waited_ready + (now - self.ready_since if self.ready_since is not None else 0.0)
 
 
 @dataclass(slots=True, eq=False)

@@ -123,6 +123,7 @@ class Residency:
     def _deny(self, attachment: Attachment, number: int, size: int, denial: Denial) -> None:
         uuid = attachment.gpu.uuid
         self.node.counters.memory_denied += 1
+        attachment.denied += 1
         attachment.client.group.denied = Denied(uuid, size, denial.limit, denial.reason)
         self.node.commands.append(DenyMemory(attachment.client.id, uuid, number, size, denial.limit, denial.reason))
 

@@ -382,6 +382,7 @@ class Turns:
         self._stand(attachment, RUNNING)
         self.node.counters.grants += 1
         if gpu.turns and gpu.last_holder not in (0, client.id):
+            attachment.switches += 1
             self._book_switch(gpu, client, vacant)
         gpu.last_holder = client.id
 
@@ -438,6 +439,7 @@ class Turns:
         """The client did not drain in time: others go on beside it."""
         client, gpu = attachment.client, attachment.gpu
         self._stand(attachment, STUCK)
+        attachment.drain_timeouts += 1
         self._set_alarm(client)
         self._log(
             Level.WARN,
