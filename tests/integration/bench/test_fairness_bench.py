@@ -36,7 +36,7 @@ def stage(venue: Venue) -> Iterator[live.LiveSets]:
 
 def test_a_set_is_measured_natively_and_under_nvshare(stage: live.LiveSets) -> None:
     found = stage.row(RANDOM, parse_set("20+10 20+0"))
-    assert not found.note
+    assert "not measured" not in found.note  # how long kernels took may be told: other programs have the processor too
     assert found.native is not None
     for shares in (found.got, found.native):
         assert len(shares) == 2
