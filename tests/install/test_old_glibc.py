@@ -12,7 +12,7 @@ from tests.support.processes import ROOT
 LINKED = ROOT / "src" / "nvshare" / "bench" / "gpu" / "frameworks" / "linked.c"
 PROBE = ROOT / "tests" / "integration" / "interposer" / "resolve_probe.c"
 MIB = 1 << 20
-OURS, DRIVER = "libnvshare.so", "libcuda.so.1"
+OURS = "libnvshare.so"
 
 
 def test_every_lookup_reaches_the_library(shell: Shell, userland: Userland) -> None:
@@ -25,7 +25,7 @@ def test_every_lookup_reaches_the_library(shell: Shell, userland: Userland) -> N
     assert answers["v1", "cuMemAlloc"] == OURS
     assert answers["v2-per-thread", "cuLaunchKernel"] == OURS
     assert answers["dlsym", "nvmlDeviceGetMemoryInfo"] == OURS
-    assert answers["dlsym", "cuDeviceGetCount"] == DRIVER
+    assert answers["dlsym", "cuDeviceGetCount"] == OURS  # it has no hook: it only passes
     assert answers["dlsym", "cuNoSuchFunction"] == "none"
     assert answers["next", "malloc"] == "libc.so.6"
 
