@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.observe.conftest import start_exporter
 from tests.support.nodes import Node
-from tests.support.processes import Run, environment
+from tests.support.processes import Run, environment, eventually
 
 REQUESTS = "nvshare_exporter_status_requests_total"
 
@@ -59,9 +59,7 @@ def test_nvml_tells_what_it_knows_of_a_simulated_card(node: Node, run: Run) -> N
     exporter = start_exporter(run, "--sim", node.sim.name)
     exporter.wait_until("nvshare_up", 1)
     (uuid,) = node.sim.uuids
-    while not exporter.values("nvshare_card_utilization_ratio"):
-        time.sleep(0.05)
-    assert exporter.values("nvshare_card_utilization_ratio") == {(uuid, "0"): 0.0}
+    assert eventually(lambda: exporter.values("nvshare_card_utilization_ratio")) == {(uuid, "0"): 0.0}
     assert not exporter.values("nvshare_card_temperature_celsius")
     assert not exporter.values("nvshare_card_power_watts")
 
